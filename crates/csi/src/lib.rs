@@ -1,0 +1,21 @@
+//! CSI 1.13 and kubelet's plugin registration on the wire: types, [`Client`], socket, error classes.
+//!
+//! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
+
+mod redact;
+
+/// CSI: messages, clients and servers of all five services, alpha parts included.
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+pub mod v1 {
+    include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
+    include!(concat!(env!("OUT_DIR"), "/redacted.rs"));
+}
+
+/// Kubelet's plugin registration, v1.
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+pub mod registration {
+    include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));
+}
+
+/// The compiled descriptors of both, for gRPC reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

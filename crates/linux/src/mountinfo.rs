@@ -1,0 +1,171 @@
+//! The mount table, as `/proc/self/mountinfo` has it: parsed whole or not at all.
+
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mount {
+    /// Device number of the file system: equal for all mounts of one file system.
+    pub device: (u32, u32),
+    /// Which part of the file system is mounted; `/` is all of it. For a bound file or device node, its path.
+    pub root: PathBuf,
+    /// Where.
+    pub mount_point: PathBuf,
+    /// Options of this mount (`ro`, `nosuid`, …).
+    pub options: Vec<String>,
+    /// File system type.
+    pub fs_type: String,
+    /// Device node, or whatever was given as the source.
+    pub source: String,
+    /// Options of the file system, shared by all its mounts.
+    pub super_options: Vec<String>,
+}
+
+impl Mount {
+    /// Whether nothing can be written through this mount.
+    pub fn is_read_only(&self) -> bool {
+        let ro = |options: &[String]| options.iter().any(|option| option == "ro");
+        ro(&self.options) || ro(&self.super_options)
+    }
+}
+
+/// A line of the mount table that is not as the kernel writes it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("mount table, line {line}: {problem}")]
+pub struct ParseError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: &'static str,
+}
+
+/// All mounts of this mount namespace, in the kernel's order: later ones lie over earlier ones.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MountTable {
+    mounts: Vec<Mount>,
+}
+
+impl MountTable {
+    /// Parses what the kernel wrote. One bad line spoils it all: half a table would be a guess.
+    pub fn parse(text: &[u8]) -> Result<Self, ParseError> {
+        let lines = text.split(|&b| b == b'\n').filter(|line| !line.is_empty());
+        let mounts = lines
+            .enumerate()
+            .map(|(i, line)| parse_line(line).map_err(|problem| ParseError { line: i + 1, problem }))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { mounts })
+    }
+
+    /// All of them.
+    pub fn mounts(&self) -> &[Mount] {
+        &self.mounts
+    }
+
+    /// What is mounted topmost at exactly this path.
+    pub fn at(&self, path: &Path) -> Option<&Mount> {
+        self.mounts.iter().rev().find(|mount| mount.mount_point == path)
+    }
+
+    /// Where the file system on the device with this number is mounted.
+    pub fn of_device(&self, device: (u32, u32)) -> impl Iterator<Item = &Mount> {
+        self.mounts.iter().filter(move |mount| mount.device == device)
+    }
+
+    /// Where the device node of this name (`loop3`) is itself bound, as a raw volume is.
+    pub fn of_device_node<'a>(&'a self, node: &'a Path) -> impl Iterator<Item = &'a Mount> {
+        let name = node.file_name();
+        self.mounts.iter().filter(move |mount| {
+            mount.fs_type == "devtmpfs"
+                && mount.root.parent() == Some(Path::new("/"))
+                && mount.root.file_name() == name
+        })
+    }
+}
+
+/// `36 35 98:0 /root /mount/point rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=continue`
+fn parse_line(line: &[u8]) -> Result<Mount, &'static str> {
+    let mut fields = line.split(|&b| b == b' ');
+    let mut next = |problem| fields.next().ok_or(problem);
+    next("no id")?;
+    next("no parent id")?;
+    let device = parse_device(next("no device number")?).ok_or("bad device number")?;
+    let root = path(next("no root")?);
+    let mount_point = path(next("no mount point")?);
+    let options = options_of(next("no options")?);
+    let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+    let mut next = |problem| rest.next().ok_or(problem);
+    let fs_type = string(next("no file system type")?);
+    let source = string(next("no source")?);
+    let super_options = options_of(next("no file system options")?);
+    Ok(Mount { device, root, mount_point, options, fs_type, source, super_options })
+}
+
+fn parse_device(field: &[u8]) -> Option<(u32, u32)> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
+}
+
+fn options_of(field: &[u8]) -> Vec<String> {
+    string(field).split(',').map(str::to_owned).collect()
+}
+
+fn path(field: &[u8]) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(unescape(field)))
+}
+
+fn string(field: &[u8]) -> String {
+    String::from_utf8_lossy(&unescape(field)).into_owned()
+}
+
+/// The kernel writes space, tab, newline, backslash and `#` as three octal digits.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let octal = |b: u8| (b'0'..=b'7').contains(&b).then(|| u32::from(b - b'0'));
+        let escaped = match (byte, tail) {
+            (b'\\', [a, b, c, ..]) => (|| u8::try_from(octal(*a)? * 64 + octal(*b)? * 8 + octal(*c)?).ok())(),
+            _ => None,
+        };
+        match escaped {
+            Some(value) => (out.push(value), rest = &tail[3..]),
+            None => (out.push(byte), rest = tail),
+        };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "\
+22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 22 0:5 / /dev rw - devtmpfs devtmpfs rw,size=1k
+40 22 7:3 / /a\\040b ro,noatime shared:2 master:1 - xfs /dev/loop3 rw,attr2
+41 22 0:5 /loop4 /pods/x/dev rw - devtmpfs devtmpfs rw,size=1k
+42 22 7:3 / /a\\040b/over rw - xfs /dev/loop3 rw,attr2
+";
+
+    #[test]
+    fn finds_mounts_by_path_device_and_node() {
+        let table = MountTable::parse(TABLE.as_bytes()).unwrap();
+        let mount = table.at(Path::new("/a b")).unwrap();
+        assert_eq!((mount.fs_type.as_str(), mount.source.as_str()), ("xfs", "/dev/loop3"));
+        assert!(mount.is_read_only());
+        assert_eq!(table.of_device((7, 3)).count(), 2);
+        let bound: Vec<_> = table.of_device_node(Path::new("/dev/loop4")).collect();
+        assert_eq!(bound.len(), 1);
+        assert_eq!(bound[0].mount_point, Path::new("/pods/x/dev"));
+        assert!(table.at(Path::new("/a")).is_none());
+    }
+
+    #[test]
+    fn a_bad_line_spoils_the_table() {
+        for bad in ["22 1 254:0 / /", "22 1 x:0 / / rw - ext4 a rw", "22 1 8:1 / / rw shared:1", "- - - -"] {
+            let text = format!("{TABLE}{bad}\n");
+            assert_eq!(MountTable::parse(text.as_bytes()).unwrap_err().line, 6, "{bad}");
+        }
+    }
+}
