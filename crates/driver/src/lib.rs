@@ -3,3 +3,11 @@
 //! Start with [`backend`], what an author implements.
 
 pub mod backend;
+mod driver;
+mod format;
+mod locks;
+mod node;
+mod status;
+mod validate;
+
+pub use driver::NodeInfo;

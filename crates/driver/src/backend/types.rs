@@ -62,7 +62,7 @@ impl AccessMode {
 }
 
 /// How a volume is seen by a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum VolumeAccess {
     /// As a raw device.
     Block,
@@ -72,9 +72,16 @@ pub enum VolumeAccess {
         fs_type: String,
         /// `mount -o` options; may hold secrets: never printed.
         flags: Vec<String>,
-        /// Group that must own the volume, empty for none.
-        group: String,
     },
+}
+
+impl fmt::Debug for VolumeAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Block => f.write_str("Block"),
+            Self::Mount { fs_type, flags } => write!(f, "Mount({fs_type:?}, {} flags)", flags.len()),
+        }
+    }
 }
 
 /// One way in which a volume is to be used.

@@ -1,0 +1,90 @@
+//! What becomes of a backend's errors on the wire: one exhaustive table for each kind, and the only place
+//! where they meet gRPC.
+
+use tonic::Status;
+
+use crate::backend::{
+    BackendError, CreateError, DeleteError, DeviceError, ExpandError, PublishError, SnapshotError,
+};
+
+impl From<BackendError> for Status {
+    fn from(error: BackendError) -> Self {
+        match error {
+            BackendError::Unavailable(message) => Self::unavailable(message),
+            BackendError::Busy(message) => Self::aborted(message),
+            BackendError::Internal(message) => Self::internal(message),
+        }
+    }
+}
+
+impl From<CreateError> for Status {
+    fn from(error: CreateError) -> Self {
+        match error {
+            CreateError::Exists(message) => Self::already_exists(message),
+            CreateError::NotFound(message) => Self::not_found(message),
+            CreateError::Invalid(message) => Self::invalid_argument(message),
+            CreateError::OutOfRange(message) => Self::out_of_range(message),
+            CreateError::Exhausted(message) => Self::resource_exhausted(message),
+            CreateError::Precondition(message) => Self::failed_precondition(message),
+            CreateError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeleteError> for Status {
+    fn from(error: DeleteError) -> Self {
+        match error {
+            DeleteError::InUse(message) => Self::failed_precondition(message),
+            DeleteError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<SnapshotError> for Status {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Exists(message) => Self::already_exists(message),
+            SnapshotError::NotFound(message) => Self::not_found(message),
+            SnapshotError::Invalid(message) => Self::invalid_argument(message),
+            SnapshotError::OutOfRange(message) => Self::out_of_range(message),
+            SnapshotError::Exhausted(message) => Self::resource_exhausted(message),
+            SnapshotError::Precondition(message) => Self::failed_precondition(message),
+            SnapshotError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<ExpandError> for Status {
+    fn from(error: ExpandError) -> Self {
+        match error {
+            ExpandError::NotFound(message) => Self::not_found(message),
+            ExpandError::OutOfRange(message) => Self::out_of_range(message),
+            ExpandError::Exhausted(message) => Self::resource_exhausted(message),
+            ExpandError::InUse(message) => Self::failed_precondition(message),
+            ExpandError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<PublishError> for Status {
+    fn from(error: PublishError) -> Self {
+        match error {
+            PublishError::NotFound(message) => Self::not_found(message),
+            PublishError::Incompatible(message) => Self::already_exists(message),
+            PublishError::InUse(message) => Self::failed_precondition(message),
+            PublishError::Exhausted(message) => Self::resource_exhausted(message),
+            PublishError::Backend(error) => error.into(),
+        }
+    }
+}
+
+impl From<DeviceError> for Status {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::NotFound(message) => Self::not_found(message),
+            DeviceError::Invalid(message) => Self::invalid_argument(message),
+            DeviceError::NotOurs(message) | DeviceError::InUse(message) => Self::failed_precondition(message),
+            DeviceError::Backend(error) => error.into(),
+        }
+    }
+}

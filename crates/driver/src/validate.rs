@@ -1,0 +1,228 @@
+//! What every request must satisfy before anything is done about it, and its way from wire types to the
+//! backend's. Pure: each rule takes a field's name and value and answers INVALID_ARGUMENT that names the
+//! field and says what is expected. Values are quoted only where they cannot be secrets.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use tonic::Status;
+use wharf_csi::v1;
+
+use crate::backend::{AccessMode, Capability, Secrets, SizeRange, Source, Topology, VolumeAccess};
+
+/// CSI's limit for a string, ids among them.
+const MAX_ID: usize = 128;
+/// CSI's limit for a node's id.
+const MAX_NODE_ID: usize = 256;
+/// Names may be longer than CSI's 128 bytes: orchestrators build them of other names.
+const MAX_NAME: usize = 1024;
+/// CSI's limit for a map of strings, and for the mount flags of a capability.
+const MAX_MAP: usize = 4096;
+/// The kernel's PATH_MAX without its NUL.
+const MAX_PATH: usize = 4095;
+
+/// An id of a volume, snapshot or group snapshot.
+pub(crate) fn id(field: &str, value: &str) -> Result<(), Status> {
+    text(field, value, MAX_ID)
+}
+
+/// The id of a node.
+pub(crate) fn node_id(field: &str, value: &str) -> Result<(), Status> {
+    text(field, value, MAX_NODE_ID)
+}
+
+/// A name chosen by the orchestrator.
+pub(crate) fn name(field: &str, value: &str) -> Result<(), Status> {
+    text(field, value, MAX_NAME)
+}
+
+/// A path on this node: absolute and without `..`.
+pub(crate) fn path(field: &str, value: &str) -> Result<PathBuf, Status> {
+    text(field, value, MAX_PATH)?;
+    let path = Path::new(value);
+    if !path.is_absolute() {
+        return Err(invalid(field, "must be an absolute path"));
+    }
+    if path.components().any(|part| part == Component::ParentDir) {
+        return Err(invalid(field, "must not contain \"..\""));
+    }
+    Ok(path.to_owned())
+}
+
+/// StorageClass parameters and other maps that are the orchestrator's.
+pub(crate) fn map(field: &str, map: &BTreeMap<String, String>) -> Result<(), Status> {
+    if map.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > MAX_MAP {
+        return Err(invalid(field, "must not be larger than 4 KiB in all"));
+    }
+    if map.iter().any(|(key, value)| key.is_empty() || has_nul(key) || has_nul(value)) {
+        return Err(invalid(field, "must not have empty keys or NUL characters"));
+    }
+    Ok(())
+}
+
+/// Secrets; nothing is said about them but how many they are.
+pub(crate) fn secrets(secrets: &BTreeMap<String, String>) -> Secrets {
+    Secrets(secrets.clone())
+}
+
+/// A wish for a size. Missing is no wish.
+pub(crate) fn size(field: &str, range: &Option<v1::CapacityRange>) -> Result<SizeRange, Status> {
+    let Some(range) = range else { return Ok(SizeRange::default()) };
+    let bytes = |part: &str, value: i64| {
+        u64::try_from(value).map_err(|_| invalid(&format!("{field}.{part}"), "must not be negative"))
+    };
+    let required = bytes("required_bytes", range.required_bytes)?;
+    let limit = Some(bytes("limit_bytes", range.limit_bytes)?).filter(|limit| *limit > 0);
+    if limit.is_some_and(|limit| required > limit) {
+        return Err(invalid(field, "required_bytes must not be greater than limit_bytes"));
+    }
+    Ok(SizeRange { required, limit })
+}
+
+/// A size that must be asked for: a range with at least one of its ends.
+pub(crate) fn required_size(field: &str, range: &Option<v1::CapacityRange>) -> Result<SizeRange, Status> {
+    match size(field, range)? {
+        SizeRange { required: 0, limit: None } => Err(invalid(field, "is required")),
+        range => Ok(range),
+    }
+}
+
+/// One capability, which must be there.
+pub(crate) fn capability(capability: &Option<v1::VolumeCapability>) -> Result<Capability, Status> {
+    match capability {
+        Some(capability) => one_capability("volume_capability", capability),
+        None => Err(missing("volume_capability")),
+    }
+}
+
+/// All the capabilities that a volume is to have, one at least, and not both ways of access.
+pub(crate) fn capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
+    if capabilities.is_empty() {
+        return Err(missing("volume_capabilities"));
+    }
+    any_capabilities(capabilities)
+}
+
+/// As [`capabilities`], where none at all is allowed too.
+pub(crate) fn any_capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
+    capabilities.iter().map(|capability| one_capability("volume_capabilities", capability)).collect()
+}
+
+fn one_capability(field: &str, capability: &v1::VolumeCapability) -> Result<Capability, Status> {
+    use v1::volume_capability::{AccessType, access_mode::Mode};
+
+    let access = match &capability.access_type {
+        Some(AccessType::Block(_)) => VolumeAccess::Block,
+        Some(AccessType::Mount(mount)) => {
+            if !mount.fs_type.is_empty() {
+                text(&format!("{field}.mount.fs_type"), &mount.fs_type, MAX_ID)?;
+            }
+            let flags = &mount.mount_flags;
+            if flags.iter().map(String::len).sum::<usize>() > MAX_MAP
+                || flags.iter().any(|flag| has_nul(flag))
+            {
+                let expected = "must not be larger than 4 KiB in all, nor have NUL characters";
+                return Err(invalid(&format!("{field}.mount.mount_flags"), expected));
+            }
+            // Accepting it and not doing it would leave files that the pod's group cannot reach.
+            if !mount.volume_mount_group.is_empty() {
+                let expected = "must be empty: this driver does not declare VOLUME_MOUNT_GROUP";
+                return Err(invalid(&format!("{field}.mount.volume_mount_group"), expected));
+            }
+            VolumeAccess::Mount { fs_type: mount.fs_type.clone(), flags: flags.clone() }
+        }
+        None => return Err(missing(&format!("{field}.access_type"))),
+    };
+    let mode = capability.access_mode.as_ref().map_or(0, |mode| mode.mode);
+    let mode = match Mode::try_from(mode) {
+        Ok(Mode::SingleNodeWriter) => AccessMode::SingleNodeWriter,
+        Ok(Mode::SingleNodeReaderOnly) => AccessMode::SingleNodeReaderOnly,
+        Ok(Mode::MultiNodeReaderOnly) => AccessMode::MultiNodeReaderOnly,
+        Ok(Mode::MultiNodeSingleWriter) => AccessMode::MultiNodeSingleWriter,
+        Ok(Mode::MultiNodeMultiWriter) => AccessMode::MultiNodeMultiWriter,
+        Ok(Mode::SingleNodeSingleWriter) => AccessMode::SingleNodeSingleWriter,
+        Ok(Mode::SingleNodeMultiWriter) => AccessMode::SingleNodeMultiWriter,
+        Ok(Mode::Unknown) => return Err(missing(&format!("{field}.access_mode"))),
+        Err(_) => {
+            return Err(invalid(&format!("{field}.access_mode"), &format!("has no mode of number {mode}")));
+        }
+    };
+    Ok(Capability { access, mode })
+}
+
+/// What a new volume is to be filled with.
+pub(crate) fn source(source: &Option<v1::VolumeContentSource>) -> Result<Option<Source>, Status> {
+    use v1::volume_content_source::Type;
+
+    let Some(source) = source else { return Ok(None) };
+    match &source.r#type {
+        Some(Type::Snapshot(snapshot)) => {
+            id("volume_content_source.snapshot.snapshot_id", &snapshot.snapshot_id)?;
+            Ok(Some(Source::Snapshot(snapshot.snapshot_id.clone())))
+        }
+        Some(Type::Volume(volume)) => {
+            id("volume_content_source.volume.volume_id", &volume.volume_id)?;
+            Ok(Some(Source::Volume(volume.volume_id.clone())))
+        }
+        None => Err(missing("volume_content_source.type")),
+    }
+}
+
+/// Requisite and preferred topologies.
+pub(crate) fn topology_requirement(
+    requirement: &Option<v1::TopologyRequirement>,
+) -> Result<(Vec<Topology>, Vec<Topology>), Status> {
+    let Some(requirement) = requirement else { return Ok(Default::default()) };
+    let all = |part: &str, topologies: &[v1::Topology]| {
+        let field = format!("accessibility_requirements.{part}");
+        topologies.iter().map(|one| topology(&field, one)).collect::<Result<Vec<Topology>, Status>>()
+    };
+    let requisite = all("requisite", &requirement.requisite)?;
+    let preferred = all("preferred", &requirement.preferred)?;
+    if requisite.is_empty() && preferred.is_empty() {
+        return Err(invalid("accessibility_requirements", "must have requisite or preferred topologies"));
+    }
+    Ok((requisite, preferred))
+}
+
+/// One set of segments.
+pub(crate) fn topology(field: &str, topology: &v1::Topology) -> Result<Topology, Status> {
+    map(field, &topology.segments)?;
+    Ok(topology.segments.clone())
+}
+
+/// A number of entries or results; 0 is no wish.
+pub(crate) fn max(field: &str, value: i32) -> Result<Option<usize>, Status> {
+    match usize::try_from(value) {
+        Ok(0) => Ok(None),
+        Ok(max) => Ok(Some(max)),
+        Err(_) => Err(invalid(field, "must not be negative")),
+    }
+}
+
+/// INVALID_ARGUMENT for a field that is not there.
+pub(crate) fn missing(field: &str) -> Status {
+    invalid(field, "is required")
+}
+
+/// INVALID_ARGUMENT for a field that is not as it must be.
+pub(crate) fn invalid(field: &str, expected: &str) -> Status {
+    Status::invalid_argument(format!("{field} {expected}"))
+}
+
+fn text(field: &str, value: &str, max: usize) -> Result<(), Status> {
+    if value.is_empty() {
+        return Err(missing(field));
+    }
+    if value.len() > max {
+        return Err(invalid(field, &format!("must not be longer than {max} bytes, and has {}", value.len())));
+    }
+    if value.chars().any(char::is_control) {
+        return Err(invalid(field, "must not have control characters"));
+    }
+    Ok(())
+}
+
+fn has_nul(value: &str) -> bool {
+    value.contains('\0')
+}
