@@ -35,6 +35,7 @@ impl From<DeleteError> for Status {
     fn from(error: DeleteError) -> Self {
         match error {
             DeleteError::InUse(message) => Self::failed_precondition(message),
+            DeleteError::Member(message) => Self::invalid_argument(message),
             DeleteError::Backend(error) => error.into(),
         }
     }

@@ -47,6 +47,9 @@ pub enum DeleteError {
     /// It is staged, published, attached, or something depends on it. (FAILED_PRECONDITION)
     #[error("{0}")]
     InUse(String),
+    /// A snapshot of a group, which goes only as a whole. (INVALID_ARGUMENT)
+    #[error("{0}")]
+    Member(String),
     /// See there.
     #[error(transparent)]
     Backend(#[from] BackendError),
