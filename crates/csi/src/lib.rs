@@ -2,7 +2,18 @@
 //!
 //! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
 
+mod class;
+mod client;
+mod deadline;
+mod endpoint;
 mod redact;
+mod socket;
+
+pub use class::{ErrorClass, Operation, classify};
+pub use client::Client;
+pub use deadline::Calls;
+pub use endpoint::{Endpoint, EndpointError};
+pub use socket::{BindError, SocketFile, bind};
 
 /// CSI: messages, clients and servers of all five services, alpha parts included.
 #[allow(missing_docs, clippy::all, unreachable_pub)]

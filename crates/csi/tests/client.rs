@@ -1,0 +1,165 @@
+//! The client against a server that comes, goes and hangs.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status};
+use wharf_csi::v1::identity_server::{Identity, IdentityServer};
+use wharf_csi::{Client, Endpoint, v1};
+
+/// Answers GetPluginInfo at once, with a manifest as large as it is told; never answers Probe.
+struct Driver {
+    manifest_bytes: usize,
+}
+
+#[tonic::async_trait]
+impl Identity for Driver {
+    async fn get_plugin_info(
+        &self,
+        request: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        let timeout = request.metadata().get("grpc-timeout").and_then(|value| value.to_str().ok());
+        let manifest = [("filler".to_owned(), "x".repeat(self.manifest_bytes))].into();
+        let vendor_version = timeout.unwrap_or_default().to_owned();
+        Ok(Response::new(v1::GetPluginInfoResponse {
+            name: "test.wharf.dev".to_owned(),
+            vendor_version,
+            manifest,
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<v1::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
+        Err(Status::failed_precondition("as the driver said it"))
+    }
+
+    async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
+        std::future::pending().await
+    }
+}
+
+/// A server that can be killed as a process would be: at once, connections and all.
+struct Running {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Running {
+    fn start(endpoint: &Endpoint, manifest_bytes: usize) -> Self {
+        let (stop, stopped) = oneshot::channel();
+        let (started, has_started) = std::sync::mpsc::channel();
+        let endpoint = endpoint.clone();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(async {
+                let (listener, _file) = wharf_csi::bind(&endpoint).unwrap();
+                started.send(()).unwrap();
+                let service = IdentityServer::new(Driver { manifest_bytes });
+                let _server: JoinHandle<_> = tokio::spawn(
+                    Server::builder().serve_with_incoming(service, UnixListenerStream::new(listener)),
+                );
+                let _ = stopped.await;
+            });
+        });
+        has_started.recv().unwrap();
+        Self { stop: Some(stop), thread: Some(thread) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().map(|thread| thread.join().unwrap());
+    }
+}
+
+fn endpoint(dir: &tempfile::TempDir) -> Endpoint {
+    dir.path().join("csi.sock").to_str().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_restarted_driver_needs_no_new_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = endpoint(&dir);
+    let client = Client::new(&endpoint);
+    let info = || async { client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await };
+
+    let absent = info().await.unwrap_err();
+    assert_eq!(absent.code(), Code::Unavailable, "{absent}");
+    assert!(absent.message().contains("csi.sock") && absent.message().contains("No such file"), "{absent}");
+
+    for _ in 0..3 {
+        let driver = Running::start(&endpoint, 0);
+        // A call that meets the dying connection may fail, but only as UNAVAILABLE, and the next one connects.
+        let mut tries = 0;
+        let answer = loop {
+            tries += 1;
+            match info().await {
+                Ok(answer) => break answer.into_inner(),
+                Err(status) => assert!(status.code() == Code::Unavailable && tries < 5, "{status}"),
+            }
+        };
+        assert_eq!(answer.name, "test.wharf.dev");
+        drop(driver);
+        assert_eq!(info().await.unwrap_err().code(), Code::Unavailable);
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_dies_in_the_middle_of_a_call_is_unavailable() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = endpoint(&dir);
+    let driver = Running::start(&endpoint, 0);
+    let client = Client::new(&endpoint);
+    let call = tokio::spawn(async move { client.identity().probe(v1::ProbeRequest {}).await });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drop(driver);
+    assert_eq!(call.await.unwrap().unwrap_err().code(), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn every_call_has_a_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = endpoint(&dir);
+    let _driver = Running::start(&endpoint, 0);
+    let client = Client::new(&endpoint).with_deadline(Duration::from_millis(200));
+    let status = client.identity().probe(v1::ProbeRequest {}).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+
+    let told = client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(told.vendor_version, "200000u", "the driver is told of it");
+    client
+        .with_deadline(Duration::MAX)
+        .identity()
+        .get_plugin_info(v1::GetPluginInfoRequest {})
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_socket_that_nobody_accepts_on_is_a_deadline_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = endpoint(&dir);
+    let (_listener, _file) = wharf_csi::bind(&endpoint).unwrap();
+    let client = Client::new(&endpoint).with_deadline(Duration::from_millis(100));
+    let status = client.identity().probe(v1::ProbeRequest {}).await.unwrap_err();
+    assert_eq!(status.code(), Code::DeadlineExceeded, "{status}");
+}
+
+#[tokio::test]
+async fn a_drivers_own_errors_and_large_answers_pass_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let endpoint = endpoint(&dir);
+    let _driver = Running::start(&endpoint, 12 << 20);
+    let client = Client::new(&endpoint);
+    let status =
+        client.identity().get_plugin_capabilities(v1::GetPluginCapabilitiesRequest {}).await.unwrap_err();
+    assert_eq!((status.code(), status.message()), (Code::FailedPrecondition, "as the driver said it"));
+    let info = client.identity().get_plugin_info(v1::GetPluginInfoRequest {}).await.unwrap().into_inner();
+    assert_eq!(info.manifest["filler"].len(), 12 << 20);
+}
