@@ -6,12 +6,13 @@
 //!
 //! All methods block: call them from a thread that may. [`crate::Linux`] is the real thing.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::{
-    Beneath, Extent, FileStat, FsError, FsType, LoopDevice, LoopOptions, MakeFs, MountRequest, MountTable,
-    PathKind, Probe, Result, Usage,
+    Beneath, Error, Extent, FileStat, FsError, FsType, LoopDevice, LoopOptions, MakeFs, MountRequest,
+    MountTable, PathKind, Probe, Result, Usage,
 };
 
 /// Everything a driver asks of the machine.
@@ -31,6 +32,20 @@ pub trait Mounts: Send + Sync {
     /// Unmounts what is mounted topmost at `target`; "not mounted" is success. The ladder: plain, then again
     /// for a short while as long as it is busy. Never lazy: a lazy unmount hides a device still in use.
     fn unmount(&self, target: &Path) -> Result<()>;
+    /// `path` as the mount table spells it: symlinks among its directories are followed, its last name is
+    /// not. Where the directory does not exist, nothing can be mounted, and `path` is answered as it is.
+    fn resolve(&self, path: &Path) -> Result<PathBuf> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(path.to_owned());
+        };
+        match parent.canonicalize() {
+            Ok(parent) => Ok(parent.join(name)),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Ok(path.to_owned())
+            }
+            Err(error) => Err(Error::call("realpath", parent, error)),
+        }
+    }
     /// What is at `path`, without following a final symlink; `None` if nothing is.
     fn path_kind(&self, path: &Path) -> Result<Option<PathKind>>;
     /// Creates the directory to mount on, its parents too; existing is success.

@@ -2,14 +2,25 @@
 //!
 //! Start at [`Kernel`], the trait that everything goes through.
 
+mod command;
+mod durable;
 mod error;
 mod kernel;
+mod linux;
+mod mkfs;
+mod mount_options;
 mod mountinfo;
+mod probe;
+mod sys;
 mod types;
 
+pub use durable::write_durably;
 pub use error::{Error, FsError, Result};
 pub use kernel::{Devices, Files, Filesystems, Frozen, Kernel, Mounts};
+pub use linux::Linux;
+pub use mkfs::check_mkfs_options;
 pub use mountinfo::{Mount, MountTable, ParseError};
+pub use probe::signature_offsets;
 pub use types::{
     Beneath, Extent, FileId, FileStat, FsType, LoopDevice, LoopOptions, MakeFs, MountRequest, PathKind,
     Probe, UnknownFsType, Usage,

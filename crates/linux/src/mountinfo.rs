@@ -57,6 +57,16 @@ impl MountTable {
         Ok(Self { mounts })
     }
 
+    /// Gives file systems that show a number of their own (btrfs, whose subvolumes each have one) the number
+    /// of the block device they are on, as `number_of` has it for the source; so [`Self::of_device`] finds
+    /// them like all others.
+    pub(crate) fn with_device_numbers(mut self, number_of: impl Fn(&str) -> Option<(u32, u32)>) -> Self {
+        for mount in self.mounts.iter_mut().filter(|mount| mount.fs_type == "btrfs") {
+            mount.device = number_of(&mount.source).unwrap_or(mount.device);
+        }
+        self
+    }
+
     /// All of them.
     pub fn mounts(&self) -> &[Mount] {
         &self.mounts
@@ -159,6 +169,18 @@ mod tests {
         assert_eq!(bound.len(), 1);
         assert_eq!(bound[0].mount_point, Path::new("/pods/x/dev"));
         assert!(table.at(Path::new("/a")).is_none());
+    }
+
+    #[test]
+    fn btrfs_is_found_by_the_number_of_its_device() {
+        let text = "50 22 0:41 / /b rw - btrfs /dev/loop5 rw,subvolid=5\n51 22 0:42 / /t rw - tmpfs t rw\n";
+        let table = MountTable::parse(text.as_bytes()).unwrap();
+        assert_eq!(table.of_device((7, 5)).count(), 0);
+        let table = table.with_device_numbers(|source| (source == "/dev/loop5").then_some((7, 5)));
+        assert_eq!(table.of_device((7, 5)).count(), 1);
+        assert_eq!(table.of_device((0, 42)).count(), 1);
+        let gone = MountTable::parse(text.as_bytes()).unwrap().with_device_numbers(|_| None);
+        assert_eq!(gone.of_device((0, 41)).count(), 1);
     }
 
     #[test]

@@ -1,0 +1,236 @@
+//! File systems: probed by our own eyes, made, checked, grown and renamed by their own programs.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::devices::Reader;
+use super::{Linux, freeze, uuids};
+use crate::command::{Command, Ended};
+use crate::{
+    Devices as _, Error, Filesystems, Frozen, FsError, FsType, MakeFs, Probe, Result, Usage, mkfs, probe,
+};
+
+/// mkfs writes little: what takes longer than this hangs.
+const MAKE: Duration = Duration::from_secs(300);
+/// A full check of a large ext4 is the slowest thing we start.
+const CHECK: Duration = Duration::from_secs(3600);
+const GROW: Duration = Duration::from_secs(600);
+
+impl Filesystems for Linux {
+    fn probe(&self, device: &Path) -> Result<Probe> {
+        let mut reader = Reader::open(device)?;
+        probe::recognise(reader.size(), &mut |offset, buffer| reader.read(offset, buffer))
+    }
+
+    fn make_fs(&self, device: &Path, request: &MakeFs<'_>) -> Result<()> {
+        let arguments =
+            mkfs::arguments(request).map_err(|reason| Error::State { path: device.to_owned(), reason })?;
+        let program = format!("mkfs.{}", request.fs);
+        Command::new(&program, device, MAKE).args(arguments).args([text(device)?]).run()?;
+        sync(device)
+    }
+
+    fn check_fs(&self, device: &Path, fs: FsType) -> Result<(), FsError> {
+        match fs {
+            FsType::Ext4 => judge_e2fsck(device, e2fsck(device, &["-p"])?),
+            // Their mount replays the log; there is nothing that is safe to repair before.
+            FsType::Xfs | FsType::Btrfs => Ok(()),
+        }
+    }
+
+    fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
+        let path = text(device)?;
+        match (fs, mounted_at) {
+            (FsType::Ext4, Some(_)) => Command::new("resize2fs", device, GROW).args([path]).run().map(drop),
+            (FsType::Ext4, None) => {
+                // resize2fs wants a check that is newer than the last mount.
+                let ended = e2fsck(device, &["-f", "-p"])?;
+                judge_e2fsck(device, ended).map_err(into_error)?;
+                Command::new("resize2fs", device, GROW).args([path]).run().map(drop)
+            }
+            (FsType::Xfs, Some(at)) => {
+                Command::new("xfs_growfs", device, GROW).args(["-d", text(at)?]).run().map(drop)
+            }
+            (FsType::Btrfs, Some(at)) => Command::new("btrfs", device, GROW)
+                .args(["filesystem", "resize", "max", text(at)?])
+                .run()
+                .map(drop),
+            (FsType::Xfs | FsType::Btrfs, None) => Err(Error::State {
+                path: device.to_owned(),
+                reason: format!("{fs} grows only while it is mounted; it does so at the next mount"),
+            }),
+        }
+    }
+
+    fn can_grow_online(&self, fs: FsType) -> Result<(), String> {
+        match fs {
+            FsType::Xfs | FsType::Btrfs => Ok(()),
+            FsType::Ext4 => {
+                let status = std::fs::read_to_string("/proc/self/status")
+                    .map_err(|error| format!("/proc/self/status cannot be read: {error}"))?;
+                if has_sys_resource(&status) {
+                    return Ok(());
+                }
+                Err("the kernel grows a mounted ext4 only for a process with CAP_SYS_RESOURCE, which this one \
+                     does not have; the file system grows when it is staged next"
+                    .to_owned())
+            }
+        }
+    }
+
+    fn set_fs_uuid(&self, device: &Path, fs: FsType, uuid: &str, scratch: &Path) -> Result<()> {
+        uuids::set(self, device, fs, uuid, scratch)
+    }
+
+    fn usage(&self, path: &Path) -> Result<Usage> {
+        let stat = rustix::fs::statvfs(path).map_err(|errno| Error::call("statvfs", path, errno))?;
+        Ok(Usage {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            used_bytes: stat.f_blocks.saturating_sub(stat.f_bfree) * stat.f_frsize,
+            available_bytes: stat.f_bavail * stat.f_frsize,
+            total_inodes: stat.f_files,
+            used_inodes: stat.f_files.saturating_sub(stat.f_ffree),
+            available_inodes: stat.f_favail,
+            read_only: stat.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY),
+        })
+    }
+
+    fn fs_error_count(&self, device: &Path, fs: FsType, _mounted_at: &Path) -> Result<u64> {
+        error_count(self, device, fs)
+    }
+
+    fn freeze(&self, mount_points: &[&Path], at_most: Duration) -> Result<Box<dyn Frozen>> {
+        freeze::freeze(mount_points, at_most)
+    }
+
+    fn thaw(&self, mount_point: &Path) -> Result<()> {
+        freeze::thaw(mount_point)
+    }
+}
+
+/// A path as an argument: programs get it as text, and a path that is not text is refused, not mangled.
+pub(super) fn text(path: &Path) -> Result<&str> {
+    path.to_str().ok_or_else(|| Error::State {
+        path: path.to_owned(),
+        reason: "is not UTF-8 and cannot be given to a program".to_owned(),
+    })
+}
+
+/// Flushes a device: what its programs wrote is on the disk, below the loop device too.
+pub(super) fn sync(device: &Path) -> Result<()> {
+    let file = std::fs::File::open(device).map_err(|error| Error::call("open", device, error))?;
+    file.sync_all().map_err(|error| Error::call("fsync", device, error))
+}
+
+pub(super) fn e2fsck(device: &Path, options: &[&str]) -> Result<Ended> {
+    Command::new("e2fsck", device, CHECK).args(options.iter().copied()).args([text(device)?]).finish()
+}
+
+/// e2fsck's exit code is a sum: 1 repaired, 2 repaired and a reboot is advised (the root file system only);
+/// from 4 on something stayed as it was, or the check did not happen.
+pub(super) fn judge_e2fsck(device: &Path, ended: Ended) -> Result<(), FsError> {
+    match ended.code() {
+        Some(0..=3) => Ok(()),
+        Some(code) if code < 8 => Err(FsError::Damaged {
+            fs: FsType::Ext4,
+            device: device.to_owned(),
+            // It tells what it found on standard output.
+            details: format!("{} {}", ended.stdout.trim(), ended.stderr.trim()),
+        }),
+        code => Err(FsError::Check(Error::Program {
+            program: "e2fsck".to_owned(),
+            path: device.to_owned(),
+            status: format!("exit code {code:?}"),
+            stderr: format!("{} {}", ended.stdout.trim(), ended.stderr.trim()),
+        })),
+    }
+}
+
+/// Damage, where only [`Error`] can be said.
+pub(super) fn into_error(error: FsError) -> Error {
+    match error {
+        FsError::Check(error) => error,
+        FsError::Damaged { device, details, fs } => {
+            Error::State { path: device, reason: format!("{fs} is damaged and was not repaired: {details}") }
+        }
+    }
+}
+
+/// Whether `CapEff` of /proc/PID/status has CAP_SYS_RESOURCE.
+fn has_sys_resource(status: &str) -> bool {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("CapEff:"))
+        .and_then(|value| u64::from_str_radix(value.trim(), 16).ok())
+        .is_some_and(|value| value >> CAP_SYS_RESOURCE & 1 == 1)
+}
+
+fn error_count(kernel: &Linux, device: &Path, fs: FsType) -> Result<u64> {
+    match fs {
+        FsType::Xfs => Ok(0),
+        FsType::Ext4 => {
+            let (major, minor) = kernel.device_number(device)?;
+            // The kernel's own name of the device, whatever node or link it was called by.
+            let link = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+            let target = std::fs::read_link(&link).map_err(|error| Error::call("readlink", &link, error))?;
+            let name = target.file_name().unwrap_or_default();
+            let file = Path::new("/sys/fs/ext4").join(name).join("errors_count");
+            let count = std::fs::read_to_string(&file).map_err(|error| Error::call("read", &file, error))?;
+            count.trim().parse().map_err(|_| Error::State { path: file, reason: format!("reads {count:?}") })
+        }
+        FsType::Btrfs => {
+            let Probe::Filesystem { uuid, .. } = kernel.probe(device)? else {
+                let reason = "has no btrfs to count errors of".to_owned();
+                return Err(Error::State { path: device.to_owned(), reason });
+            };
+            btrfs_errors(&Path::new("/sys/fs/btrfs").join(uuid).join("devinfo"))
+        }
+    }
+}
+
+/// Sums up all counters of all devices; 0 on kernels (before 5.14) that do not show them.
+fn btrfs_errors(devices: &Path) -> Result<u64> {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(devices).map_err(|error| Error::call("readdir", devices, error))? {
+        let entry = entry.map_err(|error| Error::call("readdir", devices, error))?;
+        let file = entry.path().join("error_stats");
+        match std::fs::read_to_string(&file) {
+            Ok(text) => sum += sum_of_counters(&text),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::call("read", &file, error)),
+        }
+    }
+    Ok(sum)
+}
+
+/// Lines such as `read_errs 0`.
+fn sum_of_counters(text: &str) -> u64 {
+    text.lines().filter_map(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_capability_is_read_from_the_effective_set() {
+        let status = |effective: &str| format!("Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t{effective}\n");
+        for (effective, has) in [
+            ("000001ffffffffff", true),
+            ("0000000001000000", true),
+            ("000001fffeffffff", false),
+            ("0", false),
+        ] {
+            assert_eq!(has_sys_resource(&status(effective)), has, "{effective}");
+        }
+        assert!(!has_sys_resource(""));
+    }
+
+    #[test]
+    fn counters_are_summed() {
+        let text = "write_errs 1\nread_errs 2\nflush_errs 0\ncorruption_errs 40\ngeneration_errs 0\n";
+        assert_eq!(sum_of_counters(text), 43);
+        assert_eq!(sum_of_counters(""), 0);
+    }
+}

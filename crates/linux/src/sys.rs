@@ -1,0 +1,241 @@
+//! The system calls that neither the standard library nor rustix wraps, each as one safe function.
+//!
+//! Nothing here decides anything: a function makes one call and hands back what the kernel said. Numbers and
+//! layouts are those of the kernel's user-space headers for the architectures with generic ioctl numbers
+//! (x86-64, arm64, riscv64).
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, RawFd};
+
+const LOOP_CLR_FD: libc::Ioctl = 0x4C01_u32 as libc::Ioctl;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05_u32 as libc::Ioctl;
+const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07_u32 as libc::Ioctl;
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A_u32 as libc::Ioctl;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82_u32 as libc::Ioctl;
+const BLKGETSIZE64: libc::Ioctl = 0x8008_1272_u32 as libc::Ioctl;
+const FIFREEZE: libc::Ioctl = 0xC004_5877_u32 as libc::Ioctl;
+const FITHAW: libc::Ioctl = 0xC004_5878_u32 as libc::Ioctl;
+const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
+
+/// No writes through the loop device.
+pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
+/// The loop device goes past the page cache of its file.
+pub(crate) const LO_FLAGS_DIRECT_IO: u32 = 16;
+
+/// `struct loop_info64`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct LoopInfo {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    pub(crate) rdevice: u64,
+    pub(crate) offset: u64,
+    pub(crate) size_limit: u64,
+    pub(crate) number: u32,
+    pub(crate) encrypt_type: u32,
+    pub(crate) encrypt_key_size: u32,
+    pub(crate) flags: u32,
+    pub(crate) file_name: [u8; 64],
+    pub(crate) crypt_name: [u8; 64],
+    pub(crate) encrypt_key: [u8; 32],
+    pub(crate) init: [u64; 2],
+}
+
+impl LoopInfo {
+    pub(crate) const ZERO: Self = Self {
+        device: 0,
+        inode: 0,
+        rdevice: 0,
+        offset: 0,
+        size_limit: 0,
+        number: 0,
+        encrypt_type: 0,
+        encrypt_key_size: 0,
+        flags: 0,
+        file_name: [0; 64],
+        crypt_name: [0; 64],
+        encrypt_key: [0; 32],
+        init: [0; 2],
+    };
+}
+
+/// `struct loop_config`.
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    info: LoopInfo,
+    reserved: [u64; 8],
+}
+
+/// `struct fiemap_extent`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FiemapExtent {
+    pub(crate) logical: u64,
+    pub(crate) physical: u64,
+    pub(crate) length: u64,
+    reserved64: [u64; 2],
+    pub(crate) flags: u32,
+    reserved: [u32; 3],
+}
+
+/// How many extents one FIEMAP call asks for.
+pub(crate) const FIEMAP_PAGE: usize = 512;
+
+/// `struct fiemap` with room for [`FIEMAP_PAGE`] extents.
+#[repr(C)]
+struct Fiemap {
+    start: u64,
+    length: u64,
+    flags: u32,
+    mapped_extents: u32,
+    extent_count: u32,
+    reserved: u32,
+    extents: [FiemapExtent; FIEMAP_PAGE],
+}
+
+/// `struct mount_attr`.
+#[repr(C)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// An ioctl whose argument is an integer or nothing.
+fn ioctl_value(fd: impl AsFd, request: libc::Ioctl, value: libc::c_ulong) -> io::Result<libc::c_int> {
+    // SAFETY: only called below with requests whose argument the kernel takes by value, so no memory of
+    // ours is read or written; the descriptor is borrowed and thus open.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, value) })
+}
+
+/// An ioctl whose argument points at a structure.
+///
+/// # Safety
+/// `T` must have the size and layout that `request` reads or writes, and any bytes the kernel may store
+/// there must be a valid `T`.
+unsafe fn ioctl_struct<T>(fd: impl AsFd, request: libc::Ioctl, argument: &mut T) -> io::Result<libc::c_int> {
+    // SAFETY: `argument` is valid for reads and writes for the whole call; its layout is the caller's promise.
+    check(unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), request, std::ptr::from_mut(argument)) })
+}
+
+/// A loop device number that is free right now; another process may take it first.
+pub(crate) fn loop_free_number(control: impl AsFd) -> io::Result<u32> {
+    ioctl_value(control, LOOP_CTL_GET_FREE, 0).map(|number| number.unsigned_abs())
+}
+
+/// Attaches `file` to the loop device, whole configuration at once.
+pub(crate) fn loop_configure(
+    device: impl AsFd,
+    file: impl AsFd,
+    block_size: u32,
+    info: LoopInfo,
+) -> io::Result<()> {
+    // A descriptor is never negative.
+    let fd = file.as_fd().as_raw_fd().unsigned_abs();
+    let mut config = LoopConfig { fd, block_size, info, reserved: [0; 8] };
+    // SAFETY: `LoopConfig` has the layout of `struct loop_config`, all plain integers.
+    unsafe { ioctl_struct(device, LOOP_CONFIGURE, &mut config) }.map(drop)
+}
+
+/// What the loop device is configured as; ENXIO if it is not.
+pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopInfo> {
+    let mut info = LoopInfo::ZERO;
+    // SAFETY: `LoopInfo` has the layout of `struct loop_info64`, all plain integers.
+    unsafe { ioctl_struct(device, LOOP_GET_STATUS64, &mut info) }?;
+    Ok(info)
+}
+
+/// Makes the loop device take over its file's size.
+pub(crate) fn loop_set_capacity(device: impl AsFd) -> io::Result<()> {
+    ioctl_value(device, LOOP_SET_CAPACITY, 0).map(drop)
+}
+
+/// Lets go of the loop device's file: at once if nobody else has the device open, else at the last close.
+pub(crate) fn loop_clear(device: impl AsFd) -> io::Result<()> {
+    ioctl_value(device, LOOP_CLR_FD, 0).map(drop)
+}
+
+/// The size of a block device in bytes.
+pub(crate) fn block_size64(device: impl AsFd) -> io::Result<u64> {
+    let mut bytes = 0_u64;
+    // SAFETY: the request writes one 64-bit integer.
+    unsafe { ioctl_struct(device, BLKGETSIZE64, &mut bytes) }?;
+    Ok(bytes)
+}
+
+/// FIFREEZE by number. Async-signal-safe, so that a forked child may call it: answers an errno, 0 is success.
+pub(crate) fn freeze_raw(fd: RawFd) -> i32 {
+    // SAFETY: takes its argument by value; a bad descriptor is an error, not undefined behaviour.
+    if unsafe { libc::ioctl(fd, FIFREEZE, 0) } < 0 { errno() } else { 0 }
+}
+
+/// FITHAW by number, like [`freeze_raw`].
+pub(crate) fn thaw_raw(fd: RawFd) -> i32 {
+    // SAFETY: as in `freeze_raw`.
+    if unsafe { libc::ioctl(fd, FITHAW, 0) } < 0 { errno() } else { 0 }
+}
+
+/// The calling thread's errno; async-signal-safe.
+pub(crate) fn errno() -> i32 {
+    // SAFETY: the pointer is to this thread's own errno and always valid.
+    unsafe { *libc::__errno_location() }
+}
+
+/// One page of the file's extents from `start` on, after flushing its data.
+pub(crate) fn fiemap(file: impl AsFd, start: u64, length: u64) -> io::Result<Vec<FiemapExtent>> {
+    const FIEMAP_FLAG_SYNC: u32 = 1;
+    let mut map = Box::new(Fiemap {
+        start,
+        length,
+        flags: FIEMAP_FLAG_SYNC,
+        mapped_extents: 0,
+        extent_count: FIEMAP_PAGE as u32,
+        reserved: 0,
+        extents: [FiemapExtent::default(); FIEMAP_PAGE],
+    });
+    // SAFETY: `Fiemap` is `struct fiemap` followed by as many extents as `extent_count` says, all integers.
+    unsafe { ioctl_struct(file, FS_IOC_FIEMAP, &mut *map) }?;
+    Ok(map.extents[..FIEMAP_PAGE.min(map.mapped_extents as usize)].to_vec())
+}
+
+/// Makes a mount that is not attached anywhere yet (`open_tree` with a clone) read-only.
+pub(crate) fn mount_set_read_only(mount: impl AsFd) -> io::Result<()> {
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    const EMPTY: &CStr = c"";
+    let attributes = MountAttr { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    // SAFETY: the path is a NUL-terminated string and the attributes are a `struct mount_attr` of the size
+    // given; the kernel only reads both.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_fd().as_raw_fd(),
+            EMPTY.as_ptr(),
+            libc::AT_EMPTY_PATH,
+            std::ptr::from_ref(&attributes),
+            size_of::<MountAttr>(),
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn layouts_have_the_sizes_of_the_kernel_headers() {
+        assert_eq!(size_of::<LoopInfo>(), 232);
+        assert_eq!(size_of::<LoopConfig>(), 304);
+        assert_eq!(size_of::<FiemapExtent>(), 56);
+        assert_eq!(size_of::<Fiemap>(), 32 + 56 * FIEMAP_PAGE);
+        assert_eq!(size_of::<MountAttr>(), 32);
+    }
+}
