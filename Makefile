@@ -1,0 +1,39 @@
+# The project's commands. Each says what it is for; `make` alone lists them.
+.DEFAULT_GOAL := help
+.PHONY: help build demo test test-cargo test-sanity test-vm test-all bench fmt clippy tools
+
+help: ## list the commands
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+build: ## build the release binary: target/release/wharf
+	cargo build --release --package wharf
+
+demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
+	hack/demo.sh
+
+test: tools ## everything that must pass: crates, csi-sanity, virtual machine
+	hack/test.sh cargo sanity vm
+
+test-cargo: tools ## the crates' own tests, with a real kernel
+	hack/test.sh cargo
+
+test-sanity: tools ## csi-sanity against the local driver and the SDK's example
+	hack/test.sh sanity
+
+test-vm: tools ## what needs a kernel of its own
+	hack/test.sh vm
+
+test-all: tools ## `test`, and what takes long
+	hack/test.sh cargo sanity vm soak
+
+bench: tools ## measure, as ratios within one run
+	bench/run.sh
+
+fmt: ## format the code
+	cargo fmt --all
+
+clippy: ## lint the code
+	cargo clippy --workspace --all-targets -- -D warnings
+
+tools: ## install what the commands need and this machine lacks
+	@hack/tools.sh

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Runs tiers of tests and adds them up. The last line is the sum: `N passed, N failed`.
+#
+#   cargo    every crate's own tests: rules as tables, properties, and the real kernel
+#   sanity   csi-sanity against our drivers
+#   vm       what needs a kernel of its own
+#   soak     what takes long: the cargo tests that are marked `ignored`
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+source "$(dirname "$0")/lib.sh"
+need_root
+work_up
+passed=0 failed=0
+
+# tier NAME PATTERN COMMAND...: its output is ours; "N passed" and "N failed" count in the lines that match,
+# the tier's own sums.
+tier() {
+  local name=$1 pattern=$2 status=0 good bad
+  sum() { sed -nE "/$pattern/s/.*[^0-9]([0-9]+) $1.*/\\1/p" "$WORK/log" | awk '{ n += $1 } END { print n + 0 }'; }
+  shift 2
+  printf '\n== %s\n' "$name"
+  "$@" </dev/null 2>&1 | tee "$WORK/log" || status=$?
+  good=$(sum passed)
+  bad=$(sum failed)
+  # It did not build, or it died: then there is no count that says so.
+  [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
+  printf '== %s: %d passed, %d failed\n' "$name" "$good" "$bad"
+  passed=$((passed + good)) failed=$((failed + bad))
+}
+
+cd "$ROOT"
+for name in "$@"; do
+  case $name in
+    cargo) tier cargo '^test result: ' cargo test --workspace --no-fail-fast ;;
+    sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
+    vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
+    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored ;;
+    *) die "there is no tier $name: cargo, sanity, vm, soak" ;;
+  esac
+done
+printf '\n%d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" = 0 ]

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Installs what the other commands need and this machine lacks: Debian packages (as root, by apt-get), and
+# csi-sanity, built from the versions pinned in test/sanity. Does nothing where everything is there.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+source "$(dirname "$0")/lib.sh"
+
+SANITY_VERSION=5.6.0
+sanity=$CACHE/csi-sanity-$SANITY_VERSION/csi-sanity
+
+packages() {
+  local missing=() program package
+  while read -r program package; do
+    command -v "$program" >/dev/null || missing+=("$package")
+  done <<'END'
+mkfs.xfs xfsprogs
+mkfs.btrfs btrfs-progs
+mkfs.ext4 e2fsprogs
+losetup mount
+blkid util-linux
+fio fio
+qemu-system-x86_64 qemu-system-x86
+cpio cpio
+depmod kmod
+END
+  # Any busybox has the name; only this one runs where there are no libraries.
+  dpkg-query --show --showformat '${db:Status-Status}' busybox-static 2>/dev/null | grep -qx installed ||
+    missing+=(busybox-static)
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  [ "$(id -u)" = 0 ] || die "please install, as root: apt-get install ${missing[*]}"
+  echo "installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get install --yes --no-install-recommends -qq "${missing[@]}" >/dev/null 2>&1 || {
+    apt-get update -qq
+    apt-get install --yes --no-install-recommends -qq "${missing[@]}" >/dev/null
+  }
+}
+
+csi_sanity() {
+  [ ! -x "$sanity" ] || return 0
+  command -v go >/dev/null || die "csi-sanity is built with Go: please install Go 1.25 or newer"
+  echo "building csi-sanity $SANITY_VERSION"
+  mkdir -p "${sanity%/*}"
+  # Under another name first: a build that was interrupted must not look like a finished one.
+  (cd "$ROOT/test/sanity" && go build -trimpath -o "$sanity.$$" github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity)
+  mv "$sanity.$$" "$sanity"
+}
+
+packages
+csi_sanity
