@@ -1,5 +1,6 @@
 //! The client against a server that comes, goes and hangs.
 
+#![allow(clippy::unwrap_used, clippy::expect_used)] // helpers of tests, where a panic is the answer
 use std::time::Duration;
 
 use tokio::sync::oneshot;

@@ -37,7 +37,8 @@ pub trait Volumes: Send + Sync + 'static {
     /// Why this volume cannot be used in this way; `None` if it can. Asked before create (`volume` is `None`,
     /// is such a volume possible at all?), by ValidateVolumeCapabilities, and before publish and stage.
     fn refuses(&self, volume: Option<&Volume>, capability: &Capability) -> Option<String>;
-    /// Why these parameters are not acceptable; `None` if they are.
+    /// Why these parameters are not acceptable; `None` if they are. Keys that begin with
+    /// `csi.storage.k8s.io/` are Kubernetes' own and not among them.
     fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String>;
 }
 

@@ -31,9 +31,11 @@ pub(crate) fn node_id(field: &str, value: &str) -> Result<(), Status> {
     text(field, value, MAX_NODE_ID)
 }
 
-/// A name chosen by the orchestrator.
+/// A name chosen by the orchestrator. Here CSI allows some white space that is a control character.
 pub(crate) fn name(field: &str, value: &str) -> Result<(), Status> {
-    text(field, value, MAX_NAME)
+    let plain: String =
+        value.chars().map(|c| if matches!(c, '\t' | '\n' | '\r') { ' ' } else { c }).collect();
+    text(field, &plain, MAX_NAME)
 }
 
 /// A path on this node: absolute and without `..`.
@@ -63,6 +65,16 @@ pub(crate) fn map(field: &str, map: &BTreeMap<String, String>) -> Result<(), Sta
 /// Secrets; nothing is said about them but how many they are.
 pub(crate) fn secrets(secrets: &BTreeMap<String, String>) -> Secrets {
     Secrets(secrets.clone())
+}
+
+/// The parameters that a backend judges: without those that Kubernetes adds for itself.
+pub(crate) fn own_parameters(parameters: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let foreign = |key: &str| key.starts_with("csi.storage.k8s.io/");
+    parameters
+        .iter()
+        .filter(|(key, _)| !foreign(key))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
 }
 
 /// A wish for a size. Missing is no wish.
@@ -95,7 +107,7 @@ pub(crate) fn capability(capability: &Option<v1::VolumeCapability>) -> Result<Ca
     }
 }
 
-/// All the capabilities that a volume is to have, one at least, and not both ways of access.
+/// All the capabilities that a volume is to have, one at least.
 pub(crate) fn capabilities(capabilities: &[v1::VolumeCapability]) -> Result<Vec<Capability>, Status> {
     if capabilities.is_empty() {
         return Err(missing("volume_capabilities"));

@@ -30,6 +30,22 @@ pub struct SizeRange {
     pub limit: Option<u64>,
 }
 
+impl SizeRange {
+    /// Whether a volume of this size is what was asked for.
+    pub fn fits(self, size: u64) -> bool {
+        self.required <= size && self.limit.is_none_or(|limit| size <= limit)
+    }
+
+    /// The size to make: what is required, or `default` where nothing is, in whole `unit`s, and within the
+    /// limit. `None` if there is no such size.
+    pub fn choose(self, default: u64, unit: u64) -> Option<u64> {
+        let largest = self.limit.unwrap_or(u64::MAX) / unit * unit;
+        let smallest = self.required.max(1).checked_next_multiple_of(unit)?;
+        let wanted = if self.required > 0 { smallest } else { default.checked_next_multiple_of(unit)? };
+        Some(wanted.min(largest)).filter(|size| *size >= smallest)
+    }
+}
+
 /// CSI's access modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AccessMode {
@@ -370,4 +386,33 @@ pub struct MountSource {
     pub fs_type: String,
     /// Options, before the request's own.
     pub options: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        const DEFAULT: u64 = 1000;
+        const UNIT: u64 = 100;
+        for (required, limit, chosen) in [
+            (0, None, Some(1000)),
+            (0, Some(250), Some(200)),
+            (0, Some(99), None),
+            (1, None, Some(100)),
+            (100, Some(100), Some(100)),
+            (101, Some(199), None),
+            (101, Some(200), Some(200)),
+            (5000, None, Some(5000)),
+            (u64::MAX, None, None),
+            (0, Some(u64::MAX), Some(1000)),
+        ] {
+            let range = SizeRange { required, limit };
+            assert_eq!(range.choose(DEFAULT, UNIT), chosen, "{range:?}");
+            assert!(chosen.is_none_or(|size| range.fits(size)), "{range:?}");
+        }
+        assert!(!SizeRange { required: 2, limit: Some(3) }.fits(1));
+        assert!(!SizeRange { required: 2, limit: Some(3) }.fits(4));
+    }
 }

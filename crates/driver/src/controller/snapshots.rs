@@ -1,0 +1,113 @@
+//! Snapshots of one volume.
+
+use tonic::Status;
+use wharf_csi::v1;
+use wharf_csi::v1::controller_service_capability::rpc::Type;
+
+use super::{ControllerService, given};
+use crate::backend::{NewSnapshot, Page, Secrets, SnapshotFilter};
+use crate::locks::{snapshot_key, snapshot_name_key, volume_key};
+use crate::paging::{self, Paging};
+use crate::{validate, wire};
+
+impl ControllerService {
+    pub(super) async fn create_snapshot(
+        &self,
+        request: v1::CreateSnapshotRequest,
+    ) -> Result<v1::CreateSnapshotResponse, Status> {
+        let snapshots = given(&self.snapshots, Type::CreateDeleteSnapshot)?;
+        validate::name("name", &request.name)?;
+        validate::id("source_volume_id", &request.source_volume_id)?;
+        validate::map("parameters", &request.parameters)?;
+        // Where snapshots are cannot be chosen: they are where their volume is.
+        validate::topology_requirement(&request.accessibility_requirements)?;
+        let wanted = NewSnapshot {
+            name: request.name,
+            source: request.source_volume_id,
+            parameters: request.parameters,
+            secrets: Secrets(request.secrets),
+        };
+        self.locks
+            .run([snapshot_name_key(&wanted.name), volume_key(&wanted.source)], async move {
+                let snapshot = snapshots.create_snapshot(&wanted).await?;
+                if snapshot.source != wanted.source {
+                    return Err(Status::already_exists(format!(
+                        "snapshot {:?} exists already, of another volume",
+                        wanted.name
+                    )));
+                }
+                Ok(v1::CreateSnapshotResponse { snapshot: Some(wire::snapshot(&snapshot)) })
+            })
+            .await
+    }
+
+    pub(super) async fn delete_snapshot(
+        &self,
+        request: v1::DeleteSnapshotRequest,
+    ) -> Result<v1::DeleteSnapshotResponse, Status> {
+        let snapshots = given(&self.snapshots, Type::CreateDeleteSnapshot)?;
+        validate::id("snapshot_id", &request.snapshot_id)?;
+        self.locks
+            .run([snapshot_key(&request.snapshot_id)], async move {
+                snapshots.delete_snapshot(&request.snapshot_id).await?;
+                Ok(v1::DeleteSnapshotResponse {})
+            })
+            .await
+    }
+
+    pub(super) async fn get_snapshot(
+        &self,
+        request: v1::GetSnapshotRequest,
+    ) -> Result<v1::GetSnapshotResponse, Status> {
+        let snapshots = given(&self.snapshots, Type::GetSnapshot)?;
+        validate::id("snapshot_id", &request.snapshot_id)?;
+        let id = &request.snapshot_id;
+        let snapshot = snapshots.get_snapshot(id).await?;
+        let snapshot = snapshot.ok_or_else(|| Status::not_found(format!("there is no snapshot {id}")))?;
+        Ok(v1::GetSnapshotResponse { snapshot: Some(wire::snapshot(&snapshot)) })
+    }
+
+    /// What is not there is an empty list, by CSI, and not an error.
+    pub(super) async fn list_snapshots(
+        &self,
+        request: v1::ListSnapshotsRequest,
+    ) -> Result<v1::ListSnapshotsResponse, Status> {
+        use v1::list_snapshots_response::Entry;
+
+        let snapshots = given(&self.snapshots, Type::ListSnapshots)?;
+        let paging = Paging::parse(request.max_entries, &request.starting_token)?;
+        let source = wish("source_volume_id", request.source_volume_id)?;
+        let page = match wish("snapshot_id", request.snapshot_id)? {
+            Some(id) => {
+                let found = snapshots.get_snapshot(&id).await?;
+                let found =
+                    found.filter(|found| source.as_ref().is_none_or(|source| *source == found.source));
+                let not_seen =
+                    found.filter(|found| paging.after.as_ref().is_none_or(|after| found.id > *after));
+                Page { entries: not_seen.into_iter().collect(), more: false }
+            }
+            None => {
+                snapshots
+                    .list_snapshots(&SnapshotFilter { source }, paging.after.as_deref(), paging.max)
+                    .await?
+            }
+        };
+        Ok(v1::ListSnapshotsResponse {
+            entries: page
+                .entries
+                .iter()
+                .map(|snapshot| Entry { snapshot: Some(wire::snapshot(snapshot)) })
+                .collect(),
+            next_token: paging::next_token(&page, |snapshot| &snapshot.id),
+        })
+    }
+}
+
+/// An id that need not be there.
+fn wish(field: &str, id: String) -> Result<Option<String>, Status> {
+    if id.is_empty() {
+        return Ok(None);
+    }
+    validate::id(field, &id)?;
+    Ok(Some(id))
+}

@@ -1,0 +1,246 @@
+//! What changes a volume: create, delete, publish, unpublish, expand, modify; and whether it could be used so.
+
+use tonic::Status;
+use wharf_csi::v1;
+use wharf_csi::v1::controller_service_capability::rpc::Type;
+
+use super::{ControllerService, given};
+use crate::backend::{Capability, NewVolume, Secrets, Source, Volume, Volumes};
+use crate::locks::{snapshot_key, volume_key, volume_name_key};
+use crate::{validate, wire};
+
+impl ControllerService {
+    pub(super) async fn create_volume(
+        &self,
+        request: v1::CreateVolumeRequest,
+    ) -> Result<v1::CreateVolumeResponse, Status> {
+        let wanted = self.new_volume(request)?;
+        let mut keys = vec![volume_name_key(&wanted.name)];
+        keys.extend(wanted.source.as_ref().map(|source| match source {
+            Source::Snapshot(id) => snapshot_key(id),
+            Source::Volume(id) => volume_key(id),
+        }));
+        let volumes = self.volumes.clone();
+        self.locks
+            .run(keys, async move {
+                let volume = volumes.create(&wanted).await?;
+                same_as_wanted(&volume, &wanted)?;
+                Ok(v1::CreateVolumeResponse { volume: Some(wire::volume(&volume)) })
+            })
+            .await
+    }
+
+    fn new_volume(&self, request: v1::CreateVolumeRequest) -> Result<NewVolume, Status> {
+        validate::name("name", &request.name)?;
+        let capabilities = validate::capabilities(&request.volume_capabilities)?;
+        let size = validate::size("capacity_range", &request.capacity_range)?;
+        validate::map("parameters", &request.parameters)?;
+        validate::map("mutable_parameters", &request.mutable_parameters)?;
+        let source = validate::source(&request.volume_content_source)?;
+        let (requisite, preferred) = validate::topology_requirement(&request.accessibility_requirements)?;
+
+        match &source {
+            Some(Source::Snapshot(_)) if self.snapshots.is_none() => {
+                return Err(validate::invalid(
+                    "volume_content_source",
+                    "cannot be a snapshot with this driver",
+                ));
+            }
+            Some(Source::Volume(_)) if self.clones.is_none() => {
+                return Err(validate::invalid(
+                    "volume_content_source",
+                    "cannot be a volume with this driver",
+                ));
+            }
+            _ => {}
+        }
+        if self.mutable.is_none() && !request.mutable_parameters.is_empty() {
+            return Err(validate::invalid(
+                "mutable_parameters",
+                "must be empty: this driver does not declare MODIFY_VOLUME",
+            ));
+        }
+        let mut parameters = request.parameters;
+        parameters.extend(request.mutable_parameters);
+        if let Some(reason) = self.volumes.refuses_parameters(&validate::own_parameters(&parameters)) {
+            return Err(Status::invalid_argument(reason));
+        }
+        acceptable(&*self.volumes, None, &capabilities)?;
+        Ok(NewVolume {
+            name: request.name,
+            size,
+            capabilities,
+            parameters,
+            secrets: Secrets(request.secrets),
+            source,
+            requisite,
+            preferred,
+        })
+    }
+
+    pub(super) async fn delete_volume(
+        &self,
+        request: v1::DeleteVolumeRequest,
+    ) -> Result<v1::DeleteVolumeResponse, Status> {
+        validate::id("volume_id", &request.volume_id)?;
+        let volumes = self.volumes.clone();
+        self.locks
+            .run([volume_key(&request.volume_id)], async move {
+                volumes.delete(&request.volume_id, &Secrets(request.secrets)).await?;
+                Ok(v1::DeleteVolumeResponse {})
+            })
+            .await
+    }
+
+    pub(super) async fn controller_publish_volume(
+        &self,
+        request: v1::ControllerPublishVolumeRequest,
+    ) -> Result<v1::ControllerPublishVolumeResponse, Status> {
+        let publishing = given(&self.publishing, Type::PublishUnpublishVolume)?;
+        validate::id("volume_id", &request.volume_id)?;
+        validate::node_id("node_id", &request.node_id)?;
+        let capability = validate::capability(&request.volume_capability)?;
+        let volumes = self.volumes.clone();
+        self.locks
+            .run([volume_key(&request.volume_id)], async move {
+                let volume = existing(&*volumes, &request.volume_id).await?;
+                acceptable(&*volumes, Some(&volume), std::slice::from_ref(&capability))?;
+                let publish_context = publishing
+                    .publish(&request.volume_id, &request.node_id, &capability, request.readonly)
+                    .await?;
+                Ok(v1::ControllerPublishVolumeResponse { publish_context })
+            })
+            .await
+    }
+
+    pub(super) async fn controller_unpublish_volume(
+        &self,
+        request: v1::ControllerUnpublishVolumeRequest,
+    ) -> Result<v1::ControllerUnpublishVolumeResponse, Status> {
+        let publishing = given(&self.publishing, Type::PublishUnpublishVolume)?;
+        validate::id("volume_id", &request.volume_id)?;
+        if !request.node_id.is_empty() {
+            validate::node_id("node_id", &request.node_id)?;
+        }
+        self.locks
+            .run([volume_key(&request.volume_id)], async move {
+                let node = Some(request.node_id.as_str()).filter(|node| !node.is_empty());
+                publishing.unpublish(&request.volume_id, node).await?;
+                Ok(v1::ControllerUnpublishVolumeResponse {})
+            })
+            .await
+    }
+
+    pub(super) async fn controller_expand_volume(
+        &self,
+        request: v1::ControllerExpandVolumeRequest,
+    ) -> Result<v1::ControllerExpandVolumeResponse, Status> {
+        let expansion = given(&self.expansion, Type::ExpandVolume)?;
+        validate::id("volume_id", &request.volume_id)?;
+        let size = validate::required_size("capacity_range", &request.capacity_range)?;
+        let capability =
+            request.volume_capability.is_some().then(|| validate::capability(&request.volume_capability));
+        let capability = capability.transpose()?;
+        let volumes = self.volumes.clone();
+        self.locks
+            .run([volume_key(&request.volume_id)], async move {
+                let volume = existing(&*volumes, &request.volume_id).await?;
+                acceptable(&*volumes, Some(&volume), capability.as_slice())?;
+                if size.limit.is_some_and(|limit| limit < volume.capacity) {
+                    return Err(Status::out_of_range(format!(
+                        "volume {} has {} bytes already, and volumes never shrink",
+                        volume.id, volume.capacity
+                    )));
+                }
+                let expanded = expansion.expand(&request.volume_id, size).await?;
+                Ok(v1::ControllerExpandVolumeResponse {
+                    capacity_bytes: wire::bytes(expanded.capacity),
+                    node_expansion_required: expanded.node_expansion,
+                })
+            })
+            .await
+    }
+
+    pub(super) async fn controller_modify_volume(
+        &self,
+        request: v1::ControllerModifyVolumeRequest,
+    ) -> Result<v1::ControllerModifyVolumeResponse, Status> {
+        let mutable = given(&self.mutable, Type::ModifyVolume)?;
+        validate::id("volume_id", &request.volume_id)?;
+        validate::map("mutable_parameters", &request.mutable_parameters)?;
+        let volumes = self.volumes.clone();
+        self.locks
+            .run([volume_key(&request.volume_id)], async move {
+                existing(&*volumes, &request.volume_id).await?;
+                mutable.modify(&request.volume_id, &request.mutable_parameters).await?;
+                Ok(v1::ControllerModifyVolumeResponse {})
+            })
+            .await
+    }
+
+    pub(super) async fn validate_volume_capabilities(
+        &self,
+        request: v1::ValidateVolumeCapabilitiesRequest,
+    ) -> Result<v1::ValidateVolumeCapabilitiesResponse, Status> {
+        use v1::validate_volume_capabilities_response::Confirmed;
+
+        validate::id("volume_id", &request.volume_id)?;
+        let capabilities = validate::capabilities(&request.volume_capabilities)?;
+        let volume = existing(&*self.volumes, &request.volume_id).await?;
+        let refused = acceptable(&*self.volumes, Some(&volume), &capabilities)
+            .err()
+            .map(|status| status.message().to_owned());
+        let other_parameters = || {
+            let mut parameters = request.parameters.clone();
+            parameters.extend(request.mutable_parameters.clone());
+            self.volumes.refuses_parameters(&validate::own_parameters(&parameters))
+        };
+        let other_context = || {
+            let differs = !request.volume_context.is_empty() && request.volume_context != volume.context;
+            differs.then(|| format!("volume {} has another volume_context", volume.id))
+        };
+        Ok(match refused.or_else(other_parameters).or_else(other_context) {
+            Some(message) => v1::ValidateVolumeCapabilitiesResponse { confirmed: None, message },
+            None => v1::ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(Confirmed {
+                    volume_context: request.volume_context,
+                    volume_capabilities: request.volume_capabilities,
+                    parameters: request.parameters,
+                    mutable_parameters: request.mutable_parameters,
+                }),
+                message: String::new(),
+            },
+        })
+    }
+}
+
+/// A volume that must be there.
+pub(super) async fn existing(volumes: &dyn Volumes, id: &str) -> Result<Volume, Status> {
+    volumes.get(id).await?.ok_or_else(|| Status::not_found(format!("there is no volume {id}")))
+}
+
+/// Whether the backend takes all of the capabilities.
+fn acceptable(
+    volumes: &dyn Volumes,
+    volume: Option<&Volume>,
+    capabilities: &[Capability],
+) -> Result<(), Status> {
+    match capabilities.iter().find_map(|capability| volumes.refuses(volume, capability)) {
+        Some(reason) => Err(Status::invalid_argument(reason)),
+        None => Ok(()),
+    }
+}
+
+/// A backend makes what is wanted; so a volume that is not that was there before under the same name.
+fn same_as_wanted(volume: &Volume, wanted: &NewVolume) -> Result<(), Status> {
+    let differs = |what: &str| {
+        Err(Status::already_exists(format!("volume {:?} exists already, with another {what}", wanted.name)))
+    };
+    if volume.capacity != 0 && !wanted.size.fits(volume.capacity) {
+        return differs("size");
+    }
+    if volume.source != wanted.source {
+        return differs("source");
+    }
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! The GroupController service: snapshots of several volumes at one moment.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+use wharf_csi::v1;
+
+use crate::backend::{GroupSnapshot, GroupSnapshots, NewGroupSnapshot, Secrets};
+use crate::locks::{Locks, group_key, group_name_key, snapshot_key, volume_key};
+use crate::{validate, wire};
+
+/// More than any application has volumes, and few enough to be frozen together.
+const MAX_MEMBERS: usize = 256;
+
+#[derive(Clone)]
+pub(crate) struct GroupService {
+    pub(crate) groups: Arc<dyn GroupSnapshots>,
+    pub(crate) locks: Locks,
+}
+
+#[tonic::async_trait]
+impl v1::group_controller_server::GroupController for GroupService {
+    async fn group_controller_get_capabilities(
+        &self,
+        _: Request<v1::GroupControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<v1::GroupControllerGetCapabilitiesResponse>, Status> {
+        use v1::group_controller_service_capability::{Rpc, Type, rpc};
+
+        let rpc = Rpc { r#type: rpc::Type::CreateDeleteGetVolumeGroupSnapshot.into() };
+        let capability = v1::GroupControllerServiceCapability { r#type: Some(Type::Rpc(rpc)) };
+        Ok(Response::new(v1::GroupControllerGetCapabilitiesResponse { capabilities: vec![capability] }))
+    }
+
+    async fn create_volume_group_snapshot(
+        &self,
+        request: Request<v1::CreateVolumeGroupSnapshotRequest>,
+    ) -> Result<Response<v1::CreateVolumeGroupSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        validate::name("name", &request.name)?;
+        validate::map("parameters", &request.parameters)?;
+        let sources = members("source_volume_ids", &request.source_volume_ids)?;
+        if sources.is_empty() {
+            return Err(validate::missing("source_volume_ids"));
+        }
+        let wanted = NewGroupSnapshot {
+            name: request.name,
+            sources: sources.into_iter().map(str::to_owned).collect(),
+            parameters: request.parameters,
+            secrets: Secrets(request.secrets),
+        };
+        let volumes = wanted.sources.iter().map(|id| volume_key(id));
+        let keys: Vec<String> = volumes.chain([group_name_key(&wanted.name)]).collect();
+        let groups = self.groups.clone();
+        self.locks
+            .run(keys, async move {
+                let group = groups.create_group(&wanted).await?;
+                let sources: BTreeSet<&String> =
+                    group.snapshots.iter().map(|snapshot| &snapshot.source).collect();
+                if !sources.into_iter().eq(&wanted.sources) {
+                    let name = &wanted.name;
+                    return Err(Status::already_exists(format!(
+                        "group snapshot {name:?} exists already, of other volumes"
+                    )));
+                }
+                Ok(Response::new(v1::CreateVolumeGroupSnapshotResponse {
+                    group_snapshot: Some(wire::group(&group)),
+                }))
+            })
+            .await
+    }
+
+    async fn delete_volume_group_snapshot(
+        &self,
+        request: Request<v1::DeleteVolumeGroupSnapshotRequest>,
+    ) -> Result<Response<v1::DeleteVolumeGroupSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.group_snapshot_id;
+        validate::id("group_snapshot_id", &id)?;
+        let claimed = members("snapshot_ids", &request.snapshot_ids)?;
+        let keys: Vec<String> = claimed.into_iter().map(snapshot_key).chain([group_key(&id)]).collect();
+        let (groups, claimed) = (self.groups.clone(), request.snapshot_ids);
+        self.locks
+            .run(keys, async move {
+                if let Some(group) = groups.get_group(&id).await? {
+                    same_members(&group, &claimed)?;
+                }
+                // Also where there is no group any more: an earlier delete may have left something to finish.
+                groups.delete_group(&id).await?;
+                Ok(Response::new(v1::DeleteVolumeGroupSnapshotResponse {}))
+            })
+            .await
+    }
+
+    async fn get_volume_group_snapshot(
+        &self,
+        request: Request<v1::GetVolumeGroupSnapshotRequest>,
+    ) -> Result<Response<v1::GetVolumeGroupSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.group_snapshot_id;
+        validate::id("group_snapshot_id", &id)?;
+        members("snapshot_ids", &request.snapshot_ids)?;
+        let group = self.groups.get_group(&id).await?;
+        let group = group.ok_or_else(|| Status::not_found(format!("there is no group snapshot {id}")))?;
+        same_members(&group, &request.snapshot_ids)?;
+        Ok(Response::new(v1::GetVolumeGroupSnapshotResponse { group_snapshot: Some(wire::group(&group)) }))
+    }
+}
+
+/// Ids, each checked, sorted and once.
+fn members<'a>(field: &str, ids: &'a [String]) -> Result<BTreeSet<&'a str>, Status> {
+    if ids.len() > MAX_MEMBERS {
+        return Err(validate::invalid(field, &format!("must not have more than {MAX_MEMBERS} members")));
+    }
+    for id in ids {
+        validate::id(field, id)?;
+    }
+    Ok(ids.iter().map(String::as_str).collect())
+}
+
+/// The members that the caller knows must be those that there are.
+fn same_members(group: &GroupSnapshot, claimed: &[String]) -> Result<(), Status> {
+    let claimed: BTreeSet<&str> = claimed.iter().map(String::as_str).collect();
+    let members: BTreeSet<&str> = group.snapshots.iter().map(|snapshot| snapshot.id.as_str()).collect();
+    if claimed != members {
+        let members: Vec<&str> = members.into_iter().collect();
+        let expected = format!("must be the members of {}: {}", group.id, members.join(", "));
+        return Err(validate::invalid("snapshot_ids", &expected));
+    }
+    Ok(())
+}

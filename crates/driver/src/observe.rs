@@ -1,0 +1,191 @@
+//! Every call is seen: the request at debug level (messages print no secrets), its end with object, code and
+//! duration, and in the metrics. A service is wrapped as a whole, so that no method can be forgotten.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tonic::{Code, Request, Response, Status};
+use wharf_csi::v1;
+
+use crate::metrics::Metrics;
+
+/// Longer ids and names are cut off in the log: they are the caller's, and may be a megabyte.
+const LONGEST_SUBJECT: usize = 256;
+
+/// A service whose calls are seen.
+#[derive(Clone)]
+pub(crate) struct Observed<S> {
+    pub(crate) service: S,
+    pub(crate) metrics: Metrics,
+}
+
+/// A call that runs. Dropped before its end, its caller has hung up.
+struct Call {
+    metrics: Metrics,
+    method: &'static str,
+    subject: String,
+    began: Instant,
+    code: Code,
+}
+
+impl Call {
+    fn begin(metrics: &Metrics, method: &'static str, subject: &str, request: &impl Debug) -> Self {
+        metrics.begun();
+        let subject = subject.chars().take(LONGEST_SUBJECT).collect();
+        tracing::debug!(method, ?request, "called");
+        Self { metrics: metrics.clone(), method, subject, began: Instant::now(), code: Code::Cancelled }
+    }
+
+    fn end<T>(mut self, answer: Result<T, Status>) -> Result<T, Status> {
+        let (method, subject, seconds) = (self.method, &self.subject, self.took().as_secs_f64());
+        match &answer {
+            Ok(_) => {
+                self.code = Code::Ok;
+                match is_read(method) {
+                    true => tracing::debug!(method, ?subject, seconds, "done"),
+                    false => tracing::info!(method, ?subject, seconds, "done"),
+                }
+            }
+            Err(status) => {
+                self.code = status.code();
+                let (code, error) = (self.code, status.message());
+                tracing::warn!(method, ?subject, ?code, seconds, error, "failed");
+            }
+        }
+        answer
+    }
+
+    fn took(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if self.code == Code::Cancelled {
+            let (method, subject, seconds) = (self.method, &self.subject, self.took().as_secs_f64());
+            tracing::info!(
+                method,
+                ?subject,
+                seconds,
+                "the caller hung up; what it asked for runs to its end"
+            );
+        }
+        self.metrics.ended(self.method, self.code, self.took());
+    }
+}
+
+/// Calls that orchestrators repeat all day long and that change nothing; not worth a line each.
+fn is_read(method: &str) -> bool {
+    ["Get", "List", "Validate", "Probe"].iter().any(|word| method.contains(word))
+}
+
+/// Implements a service's trait for [`Observed`]: a line for each method, the field of the request that says
+/// which object it is about in brackets.
+macro_rules! observed {
+    ($trait:path { $($method:ident = $name:literal ($request:ident $([$subject:ident])?) -> $response:ident;)* }) => {
+        #[tonic::async_trait]
+        impl<S: $trait> $trait for Observed<S> {
+            $(async fn $method(
+                &self,
+                request: Request<v1::$request>,
+            ) -> Result<Response<v1::$response>, Status> {
+                let message = request.get_ref();
+                let subject = [$(message.$subject.as_str(),)? ""][0];
+                let call = Call::begin(&self.metrics, $name, subject, message);
+                call.end(self.service.$method(request).await)
+            })*
+        }
+    };
+}
+
+observed! { v1::identity_server::Identity {
+    get_plugin_info = "GetPluginInfo" (GetPluginInfoRequest) -> GetPluginInfoResponse;
+    get_plugin_capabilities = "GetPluginCapabilities" (GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse;
+    probe = "Probe" (ProbeRequest) -> ProbeResponse;
+} }
+
+observed! { v1::controller_server::Controller {
+    create_volume = "CreateVolume" (CreateVolumeRequest[name]) -> CreateVolumeResponse;
+    delete_volume = "DeleteVolume" (DeleteVolumeRequest[volume_id]) -> DeleteVolumeResponse;
+    controller_publish_volume = "ControllerPublishVolume"
+        (ControllerPublishVolumeRequest[volume_id]) -> ControllerPublishVolumeResponse;
+    controller_unpublish_volume = "ControllerUnpublishVolume"
+        (ControllerUnpublishVolumeRequest[volume_id]) -> ControllerUnpublishVolumeResponse;
+    validate_volume_capabilities = "ValidateVolumeCapabilities"
+        (ValidateVolumeCapabilitiesRequest[volume_id]) -> ValidateVolumeCapabilitiesResponse;
+    list_volumes = "ListVolumes" (ListVolumesRequest) -> ListVolumesResponse;
+    controller_list_volume_health = "ControllerListVolumeHealth"
+        (ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
+    controller_get_volume_health = "ControllerGetVolumeHealth"
+        (ControllerGetVolumeHealthRequest[volume_id]) -> ControllerGetVolumeHealthResponse;
+    get_capacity = "GetCapacity" (GetCapacityRequest) -> GetCapacityResponse;
+    controller_get_capabilities = "ControllerGetCapabilities"
+        (ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse;
+    create_snapshot = "CreateSnapshot" (CreateSnapshotRequest[name]) -> CreateSnapshotResponse;
+    delete_snapshot = "DeleteSnapshot" (DeleteSnapshotRequest[snapshot_id]) -> DeleteSnapshotResponse;
+    list_snapshots = "ListSnapshots" (ListSnapshotsRequest) -> ListSnapshotsResponse;
+    get_snapshot = "GetSnapshot" (GetSnapshotRequest[snapshot_id]) -> GetSnapshotResponse;
+    controller_expand_volume = "ControllerExpandVolume"
+        (ControllerExpandVolumeRequest[volume_id]) -> ControllerExpandVolumeResponse;
+    controller_get_volume = "ControllerGetVolume"
+        (ControllerGetVolumeRequest[volume_id]) -> ControllerGetVolumeResponse;
+    controller_modify_volume = "ControllerModifyVolume"
+        (ControllerModifyVolumeRequest[volume_id]) -> ControllerModifyVolumeResponse;
+} }
+
+observed! { v1::group_controller_server::GroupController {
+    group_controller_get_capabilities = "GroupControllerGetCapabilities"
+        (GroupControllerGetCapabilitiesRequest) -> GroupControllerGetCapabilitiesResponse;
+    create_volume_group_snapshot = "CreateVolumeGroupSnapshot"
+        (CreateVolumeGroupSnapshotRequest[name]) -> CreateVolumeGroupSnapshotResponse;
+    delete_volume_group_snapshot = "DeleteVolumeGroupSnapshot"
+        (DeleteVolumeGroupSnapshotRequest[group_snapshot_id]) -> DeleteVolumeGroupSnapshotResponse;
+    get_volume_group_snapshot = "GetVolumeGroupSnapshot"
+        (GetVolumeGroupSnapshotRequest[group_snapshot_id]) -> GetVolumeGroupSnapshotResponse;
+} }
+
+observed! { v1::node_server::Node {
+    node_stage_volume = "NodeStageVolume" (NodeStageVolumeRequest[volume_id]) -> NodeStageVolumeResponse;
+    node_unstage_volume = "NodeUnstageVolume" (NodeUnstageVolumeRequest[volume_id]) -> NodeUnstageVolumeResponse;
+    node_publish_volume = "NodePublishVolume" (NodePublishVolumeRequest[volume_id]) -> NodePublishVolumeResponse;
+    node_unpublish_volume = "NodeUnpublishVolume"
+        (NodeUnpublishVolumeRequest[volume_id]) -> NodeUnpublishVolumeResponse;
+    node_get_volume_stats = "NodeGetVolumeStats"
+        (NodeGetVolumeStatsRequest[volume_id]) -> NodeGetVolumeStatsResponse;
+    node_get_volume_health = "NodeGetVolumeHealth"
+        (NodeGetVolumeHealthRequest[volume_id]) -> NodeGetVolumeHealthResponse;
+    node_get_storage_health = "NodeGetStorageHealth"
+        (NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
+    node_expand_volume = "NodeExpandVolume" (NodeExpandVolumeRequest[volume_id]) -> NodeExpandVolumeResponse;
+    node_get_capabilities = "NodeGetCapabilities" (NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse;
+    node_get_info = "NodeGetInfo" (NodeGetInfoRequest) -> NodeGetInfoResponse;
+} }
+
+/// Streams end here when they begin: what follows is reading from memory.
+#[tonic::async_trait]
+impl<S: v1::snapshot_metadata_server::SnapshotMetadata> v1::snapshot_metadata_server::SnapshotMetadata
+    for Observed<S>
+{
+    type GetMetadataAllocatedStream = S::GetMetadataAllocatedStream;
+    type GetMetadataDeltaStream = S::GetMetadataDeltaStream;
+
+    async fn get_metadata_allocated(
+        &self,
+        request: Request<v1::GetMetadataAllocatedRequest>,
+    ) -> Result<Response<Self::GetMetadataAllocatedStream>, Status> {
+        let message = request.get_ref();
+        let call = Call::begin(&self.metrics, "GetMetadataAllocated", &message.snapshot_id, message);
+        call.end(self.service.get_metadata_allocated(request).await)
+    }
+
+    async fn get_metadata_delta(
+        &self,
+        request: Request<v1::GetMetadataDeltaRequest>,
+    ) -> Result<Response<Self::GetMetadataDeltaStream>, Status> {
+        let message = request.get_ref();
+        let call = Call::begin(&self.metrics, "GetMetadataDelta", &message.target_snapshot_id, message);
+        call.end(self.service.get_metadata_delta(request).await)
+    }
+}

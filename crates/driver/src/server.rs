@@ -1,0 +1,108 @@
+//! Serves a driver: its services on a unix socket, metrics and health over HTTP where wanted. On stop it
+//! takes no more calls, lets the operations that run come to their end, and takes its socket away.
+
+mod http;
+mod routes;
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::transport::Server;
+use wharf_csi::{BindError, Endpoint};
+
+use crate::Driver;
+use crate::metrics::Metrics;
+use routes::Routes;
+
+/// How long operations may run on after the driver was told to stop.
+const LONGEST_STOP: Duration = Duration::from_secs(30);
+
+/// How a driver is served.
+#[derive(Debug, Clone, Default)]
+pub struct ServeOptions {
+    /// Where `/metrics` and `/healthz` are served; nowhere by default.
+    pub metrics_listen: Option<SocketAddr>,
+}
+
+/// Why a driver cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// No socket.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// No metrics.
+    #[error("metrics cannot be served on {address}: {source}")]
+    Metrics {
+        /// Where they should have been.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The gRPC server ended.
+    #[error("the gRPC server failed: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+}
+
+impl Driver {
+    /// Serves until `shutdown` is ready, then stops gracefully.
+    pub async fn serve(
+        self,
+        endpoint: &Endpoint,
+        options: ServeOptions,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), ServeError> {
+        let ServeOptions { metrics_listen } = options;
+        let metrics = Metrics::new();
+        let pages = match metrics_listen {
+            Some(address) => {
+                let failed = |source| ServeError::Metrics { address, source };
+                let listener = TcpListener::bind(address).await.map_err(failed)?;
+                Some(tokio::spawn(http::serve(listener, metrics.clone(), self.identity.ready.clone())))
+            }
+            None => None,
+        };
+        let (listener, socket) = wharf_csi::bind(endpoint)?;
+        tracing::info!(driver = self.identity.name, version = self.identity.version, %endpoint, "serving");
+
+        let locks = self.locks.clone();
+        let (stopping, stopped) = tokio::sync::watch::channel(None);
+        let server = Server::builder().serve_with_incoming_shutdown(
+            Routes::new(self, &metrics),
+            UnixListenerStream::new(listener),
+            async {
+                shutdown.await;
+                stopping.send_replace(Some(Instant::now() + LONGEST_STOP));
+            },
+        );
+        let out_of_time = async {
+            let mut stopped = stopped.clone();
+            match stopped.wait_for(Option::is_some).await.map(|deadline| *deadline) {
+                Ok(Some(deadline)) => tokio::time::sleep_until(deadline).await,
+                // The server has ended by itself and dropped the sender.
+                Ok(None) | Err(_) => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            served = server => served?,
+            // Callers who keep their connections open do not keep us.
+            () = out_of_time => {}
+        }
+        let deadline = stopped.borrow().unwrap_or_else(Instant::now);
+        if !locks.drain(deadline.saturating_duration_since(Instant::now())).await {
+            tracing::warn!(
+                "stopped while operations were still running; they are finished or undone at the next start"
+            );
+        }
+        if let Some(pages) = pages {
+            pages.abort();
+        }
+        drop(socket);
+        tracing::info!("stopped");
+        Ok(())
+    }
+}
