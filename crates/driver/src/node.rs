@@ -1,1 +1,392 @@
-//! The Node service.
+//! The Node service, whole, for both families of backends: [`block::Block`] volumes and [`share::Share`]s.
+//!
+//! What it promises: each request is checked before anything is done; one operation runs on a volume at a
+//! time, to its end; nothing about volumes is remembered, so a restart of the driver neither breaks a mount
+//! nor forgets one. This file checks requests and gives them to the family; start reading at `block.rs`.
+
+mod block;
+mod error;
+mod expand;
+mod fs_size;
+mod health;
+mod machine;
+mod mounts;
+mod paths;
+mod prepare;
+mod publish;
+mod share;
+mod stage;
+mod stats;
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tonic::{Request, Response, Status};
+use wharf_csi::v1;
+use wharf_csi::v1::node_service_capability::rpc::Type;
+use wharf_linux::Kernel;
+
+use self::block::{Block, fs_type_of};
+use self::error::NodeError;
+use self::machine::Machine;
+use self::mounts::Kind;
+use self::publish::Publish;
+use self::share::Share;
+use crate::NodeInfo;
+use crate::backend::{
+    Capability, Devices, Health, Secrets, Shares, StageVolume, Topology, VolumeAccess, Volumes,
+};
+use crate::locks::{Locks, volume_key};
+use crate::{validate, wire};
+
+/// The Node service of a driver.
+#[derive(Clone)]
+pub(crate) struct NodeService {
+    family: Family,
+    health: Option<Arc<dyn Health>>,
+    volumes: Option<Arc<dyn Volumes>>,
+    info: NodeInfo,
+    topology: Option<Topology>,
+    locks: Locks,
+}
+
+#[derive(Clone)]
+enum Family {
+    Block(Block),
+    Share(Share),
+}
+
+impl NodeService {
+    /// For a block backend. `volumes` is asked, where there is one, whether a volume exists and may be used so.
+    pub(crate) fn block(
+        kernel: Arc<dyn Kernel>,
+        devices: Arc<dyn Devices>,
+        health: Option<Arc<dyn Health>>,
+        volumes: Option<Arc<dyn Volumes>>,
+        info: NodeInfo,
+        topology: Option<Topology>,
+        locks: Locks,
+    ) -> Self {
+        let family = Family::Block(Block { machine: Machine::new(kernel), devices });
+        Self { family, health, volumes, info, topology, locks }
+    }
+
+    /// For a share backend.
+    pub(crate) fn share(
+        kernel: Arc<dyn Kernel>,
+        shares: Arc<dyn Shares>,
+        health: Option<Arc<dyn Health>>,
+        volumes: Option<Arc<dyn Volumes>>,
+        info: NodeInfo,
+        topology: Option<Topology>,
+        locks: Locks,
+    ) -> Self {
+        let family = Family::Share(Share { machine: Machine::new(kernel), shares });
+        Self { family, health, volumes, info, topology, locks }
+    }
+
+    /// Derived from what was given, so that it cannot say anything else than what is served.
+    fn capabilities(&self) -> Vec<Type> {
+        let (expands, health) = (matches!(self.family, Family::Block(_)), self.health.is_some());
+        [
+            (Type::StageUnstageVolume, true),
+            (Type::GetVolumeStats, true),
+            (Type::SingleNodeMultiWriter, true),
+            (Type::ExpandVolume, expands),
+            (Type::GetVolumeHealth, health),
+            (Type::GetStorageHealth, health),
+        ]
+        .into_iter()
+        .filter_map(|(kind, given)| given.then_some(kind))
+        .collect()
+    }
+
+    /// Runs an operation to its end, alone on its volume.
+    async fn alone<T: Send + 'static>(
+        &self,
+        id: String,
+        operation: impl Future<Output = Result<T, NodeError>> + Send + 'static,
+    ) -> Result<T, Status> {
+        let key = volume_key(&id);
+        self.locks.run([key], async move { operation.await.map_err(|error| error.status(&id)) }).await
+    }
+
+    /// The volume exists and may be used so, as far as the backend's controller half knows.
+    async fn usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
+        let Some(volumes) = &self.volumes else { return Ok(()) };
+        let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
+        match volumes.refuses(Some(&volume), capability) {
+            Some(why) => Err(NodeError::Precondition(why)),
+            None => Ok(()),
+        }
+    }
+
+    async fn stage(
+        &self,
+        request: v1::NodeStageVolumeRequest,
+    ) -> Result<v1::NodeStageVolumeResponse, Status> {
+        let volume = stage_volume(
+            request.volume_id,
+            &request.volume_capability,
+            request.publish_context,
+            request.volume_context,
+            request.secrets,
+        )?;
+        let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let this = self.clone();
+        self.alone(volume.id.clone(), async move {
+            this.usable(&volume.id, &volume.capability).await?;
+            match &this.family {
+                Family::Block(block) => block.stage(volume, staging).await,
+                Family::Share(share) => share.stage(volume, staging).await,
+            }
+        })
+        .await?;
+        Ok(v1::NodeStageVolumeResponse {})
+    }
+
+    async fn unstage(
+        &self,
+        request: v1::NodeUnstageVolumeRequest,
+    ) -> Result<v1::NodeUnstageVolumeResponse, Status> {
+        let id = volume_id(request.volume_id)?;
+        let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let (this, volume) = (self.clone(), id.clone());
+        self.alone(id, async move {
+            match &this.family {
+                Family::Block(block) => block.unstage(&volume, staging).await,
+                Family::Share(share) => share.unstage(staging).await,
+            }
+        })
+        .await?;
+        Ok(v1::NodeUnstageVolumeResponse {})
+    }
+
+    async fn publish(
+        &self,
+        request: v1::NodePublishVolumeRequest,
+    ) -> Result<v1::NodePublishVolumeResponse, Status> {
+        let volume = stage_volume(
+            request.volume_id,
+            &request.volume_capability,
+            request.publish_context,
+            request.volume_context,
+            request.secrets,
+        )?;
+        let target = paths::mount_path("target_path", &request.target_path)?;
+        if request.staging_target_path.is_empty() {
+            return Err(Status::failed_precondition(
+                "staging_target_path is required: stage the volume first",
+            ));
+        }
+        let staging = paths::mount_path("staging_target_path", &request.staging_target_path)?;
+        let this = self.clone();
+        self.alone(volume.id.clone(), async move {
+            this.usable(&volume.id, &volume.capability).await?;
+            let publish = publish_of(&volume.capability, staging, target, request.readonly, &this.family)?;
+            match &this.family {
+                Family::Block(block) => block.publish(&volume.id, publish).await,
+                Family::Share(share) => share.publish(volume, publish).await,
+            }
+        })
+        .await?;
+        Ok(v1::NodePublishVolumeResponse {})
+    }
+
+    async fn unpublish(
+        &self,
+        request: v1::NodeUnpublishVolumeRequest,
+    ) -> Result<v1::NodeUnpublishVolumeResponse, Status> {
+        let id = volume_id(request.volume_id)?;
+        let target = paths::mount_path("target_path", &request.target_path)?;
+        let (this, volume) = (self.clone(), id.clone());
+        self.alone(id, async move {
+            match &this.family {
+                Family::Block(block) => block.unpublish(&volume, target).await,
+                Family::Share(share) => share.unpublish(target).await,
+            }
+        })
+        .await?;
+        Ok(v1::NodeUnpublishVolumeResponse {})
+    }
+
+    /// Changes nothing, so it takes no turn.
+    async fn stats(
+        &self,
+        request: v1::NodeGetVolumeStatsRequest,
+    ) -> Result<v1::NodeGetVolumeStatsResponse, Status> {
+        let id = volume_id(request.volume_id)?;
+        let path = paths::volume_path("volume_path", &request.volume_path)?;
+        let usage = async {
+            self.exists(&id).await?;
+            let path = path.ok_or_else(|| nowhere(&request.volume_path))?;
+            match &self.family {
+                Family::Block(block) => block.stats(&id, path).await,
+                Family::Share(share) => share.stats(path).await,
+            }
+        };
+        let usage = usage.await.map_err(|error| error.status(&id))?;
+        Ok(v1::NodeGetVolumeStatsResponse { usage, volume_condition: None })
+    }
+
+    async fn expand(
+        &self,
+        request: v1::NodeExpandVolumeRequest,
+    ) -> Result<v1::NodeExpandVolumeResponse, Status> {
+        let id = volume_id(request.volume_id)?;
+        let path = paths::volume_path("volume_path", &request.volume_path)?;
+        let size = validate::size("capacity_range", &request.capacity_range)?;
+        if request.volume_capability.is_some() {
+            validate::capability(&request.volume_capability)?;
+        }
+        let (this, volume) = (self.clone(), id.clone());
+        let capacity = self
+            .alone(id, async move {
+                this.exists(&volume).await?;
+                let path = path.ok_or_else(|| nowhere(&request.volume_path))?;
+                match &this.family {
+                    Family::Block(block) => block.expand(&volume, path, size).await,
+                    Family::Share(_) => Err(NodeError::Unsupported("a share is not expanded on a node")),
+                }
+            })
+            .await?;
+        Ok(v1::NodeExpandVolumeResponse { capacity_bytes: wire::bytes(capacity) })
+    }
+
+    /// Changes nothing, so it takes no turn.
+    async fn volume_health(
+        &self,
+        request: v1::NodeGetVolumeHealthRequest,
+    ) -> Result<v1::NodeGetVolumeHealthResponse, Status> {
+        let health = self.health()?;
+        let id = volume_id(request.volume_id)?;
+        let mut paths = Vec::new();
+        for (field, path) in [
+            ("volume_publish_path", &request.volume_publish_path),
+            ("staging_target_path", &request.staging_target_path),
+        ] {
+            if !path.is_empty() {
+                paths.push(paths::mount_path(field, path)?);
+            }
+        }
+        let issues = async {
+            let mut issues = health.volume_health(&id).await?.ok_or_else(no_such_volume)?;
+            if let Family::Block(block) = &self.family {
+                issues.extend(block.mount_issues(&id, paths).await?);
+            }
+            Ok(issues)
+        };
+        let issues = issues.await.map_err(|error: NodeError| error.status(&id))?;
+        Ok(v1::NodeGetVolumeHealthResponse { volume_health: Some(wire::health(&id, &issues)) })
+    }
+
+    async fn storage_health(
+        &self,
+        _: v1::NodeGetStorageHealthRequest,
+    ) -> Result<v1::NodeGetStorageHealthResponse, Status> {
+        Ok(health::storage_health(self.health()?.storage_health().await?))
+    }
+
+    async fn list_capabilities(
+        &self,
+        _: v1::NodeGetCapabilitiesRequest,
+    ) -> Result<v1::NodeGetCapabilitiesResponse, Status> {
+        use v1::node_service_capability::{Rpc, Type};
+
+        let capability = |kind| v1::NodeServiceCapability { r#type: Some(Type::Rpc(Rpc { r#type: kind })) };
+        let capabilities = self.capabilities().into_iter().map(|kind| capability(kind.into())).collect();
+        Ok(v1::NodeGetCapabilitiesResponse { capabilities })
+    }
+
+    async fn info(&self, _: v1::NodeGetInfoRequest) -> Result<v1::NodeGetInfoResponse, Status> {
+        Ok(v1::NodeGetInfoResponse {
+            node_id: self.info.node_id.clone(),
+            max_volumes_per_node: self.info.max_volumes,
+            accessible_topology: self.topology.clone().map(|segments| v1::Topology { segments }),
+        })
+    }
+
+    fn health(&self) -> Result<&dyn Health, Status> {
+        self.health.as_deref().ok_or_else(|| Status::unimplemented("this driver does not report health"))
+    }
+
+    async fn exists(&self, id: &str) -> Result<(), NodeError> {
+        match &self.volumes {
+            Some(volumes) => volumes.get(id).await?.map(drop).ok_or_else(no_such_volume),
+            None => Ok(()),
+        }
+    }
+}
+
+fn no_such_volume() -> NodeError {
+    NodeError::NotFound("there is no such volume".into())
+}
+
+fn nowhere(path: &str) -> NodeError {
+    NodeError::NotFound(format!("it cannot be at {path:?}, which is not the absolute path of a mount"))
+}
+
+fn volume_id(id: String) -> Result<String, Status> {
+    validate::id("volume_id", &id)?;
+    Ok(id)
+}
+
+fn stage_volume(
+    id: String,
+    capability: &Option<v1::VolumeCapability>,
+    publish_context: BTreeMap<String, String>,
+    volume_context: BTreeMap<String, String>,
+    secrets: BTreeMap<String, String>,
+) -> Result<StageVolume, Status> {
+    let id = volume_id(id)?;
+    let capability = validate::capability(capability)?;
+    validate::map("publish_context", &publish_context)?;
+    validate::map("volume_context", &volume_context)?;
+    Ok(StageVolume { id, capability, publish_context, volume_context, secrets: Secrets(secrets) })
+}
+
+fn publish_of(
+    capability: &Capability,
+    staging: PathBuf,
+    target: PathBuf,
+    read_only: bool,
+    family: &Family,
+) -> Result<Publish, NodeError> {
+    let (kind, fs) = match (&capability.access, family) {
+        (VolumeAccess::Block, _) => (Kind::Raw, None),
+        (VolumeAccess::Mount { fs_type, .. }, Family::Block(_)) => (Kind::Filesystem, fs_type_of(fs_type)?),
+        (VolumeAccess::Mount { .. }, Family::Share(_)) => (Kind::Filesystem, None),
+    };
+    let read_only = read_only || capability.mode.is_reader_only();
+    Ok(Publish { staging, target, kind, fs, mode: capability.mode, read_only })
+}
+
+/// The service's methods, each by the function that does it.
+macro_rules! node {
+    ($($method:ident($request:ident) -> $response:ident = $function:ident;)*) => {
+        #[tonic::async_trait]
+        impl v1::node_server::Node for NodeService {
+            $(async fn $method(
+                &self,
+                request: Request<v1::$request>,
+            ) -> Result<Response<v1::$response>, Status> {
+                self.$function(request.into_inner()).await.map(Response::new)
+            })*
+        }
+    };
+}
+
+node! {
+    node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse = stage;
+    node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse = unstage;
+    node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse = publish;
+    node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse = unpublish;
+    node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse = stats;
+    node_get_volume_health(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse = volume_health;
+    node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse = storage_health;
+    node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse = expand;
+    node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse = list_capabilities;
+    node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse = info;
+}

@@ -1,0 +1,285 @@
+//! Stage and unstage of block volumes: attach, prove, prepare, check, mount, grow; and unmount, detach.
+//!
+//! What this promises: the same call again, also after a crash between any two steps, ends in the same state,
+//! since each step first looks at the mount table and the backend's record. Nothing is checked, formatted or
+//! detached while the device is in use. A stage that fails leaves nothing attached that was not before.
+
+use std::path::{Path, PathBuf};
+
+use wharf_linux::{FsType, Kernel, MountRequest, MountTable, PathKind};
+
+use super::block::{Block, FsRequest, scratch_of};
+use super::error::NodeError;
+use super::fs_size::can_grow;
+use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, describe, list};
+use crate::backend::{Device, DeviceError, Format, StageVolume};
+
+/// More mounts than this at one path are nothing we made.
+const MAX_STACKED: usize = 8;
+
+impl Block {
+    /// Makes the volume ready at its staging path; ready already is success.
+    pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
+        let request = FsRequest::of(&volume)?;
+        let was_attached = self.devices.find(&volume.id).await?.is_some();
+        let outcome = match request {
+            Some(request) => self.stage_filesystem(&volume, &staging, request).await,
+            None => self.stage_raw(&volume, &staging).await,
+        };
+        if outcome.is_err() && !was_attached {
+            // After a final error an orchestrator may never ask for an unstage.
+            if let Err(error) = self.undo(&volume.id, &staging).await {
+                tracing::warn!(volume = volume.id, %error, "what a failed stage left could not be undone");
+            }
+        }
+        outcome
+    }
+
+    /// Lets go of the volume at its staging path; not staged is success.
+    pub(crate) async fn unstage(&self, id: &str, staging: PathBuf) -> Result<(), NodeError> {
+        let device = self.attached(id).await?;
+        self.machine.run(move |kernel| clear_staging(kernel, &staging, device.as_ref())).await?;
+        self.detach(id).await
+    }
+
+    async fn stage_filesystem(
+        &self,
+        volume: &StageVolume,
+        staging: &Path,
+        request: FsRequest,
+    ) -> Result<(), NodeError> {
+        let device = self.proven(volume).await?;
+        let (path, seen, wanted) = (staging.to_owned(), device.clone(), request.clone());
+        if self.machine.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
+            return Ok(());
+        }
+        let fs = self.prepare(volume, &device, &request, &scratch_of(staging)).await?;
+        let staging = staging.to_owned();
+        self.machine.run(move |kernel| mount(kernel, &device, fs, &staging, &request)).await
+    }
+
+    /// A raw volume needs its device, and a record that says that its bytes are the user's from now on.
+    async fn stage_raw(&self, volume: &StageVolume, staging: &Path) -> Result<(), NodeError> {
+        let device = self.proven(volume).await?;
+        let (path, seen) = (staging.to_owned(), device.clone());
+        self.machine.run(move |kernel| not_mounted(kernel, &path, &seen)).await?;
+        let Some(records) = self.devices.records().filter(|_| !device.read_only) else { return Ok(()) };
+        match records.format(&volume.id).await? {
+            // Either would let a later stage format what the user has written meanwhile.
+            Format::Blank | Format::Formatting { .. } => {
+                Ok(records.set_format(&volume.id, &Format::Raw).await?)
+            }
+            // These are mounted only if what is found is what they say.
+            Format::Formatted { .. } | Format::Copied { .. } | Format::Raw => Ok(()),
+        }
+    }
+
+    /// The volume's device, attached, and of the size that the backend says.
+    async fn proven(&self, volume: &StageVolume) -> Result<Device, NodeError> {
+        let mut device = self.devices.attach(volume).await?;
+        let mut size = self.size_of(&device).await?;
+        if size != device.size {
+            // It may have been attached before the volume was expanded.
+            device = self.devices.refresh(&volume.id).await?;
+            size = self.size_of(&device).await?;
+        }
+        if size != device.size {
+            return Err(NodeError::Precondition(format!(
+                "{} has {size} bytes, and the volume has {}: this is not the volume's device as it should \
+                 be; nothing was written to it, see what became of the storage behind it",
+                device.path.display(),
+                device.size
+            )));
+        }
+        Ok(device)
+    }
+
+    pub(super) async fn size_of(&self, device: &Device) -> Result<u64, NodeError> {
+        let path = device.path.clone();
+        self.machine.run(move |kernel| Ok(kernel.device_size(&path)?)).await
+    }
+
+    async fn undo(&self, id: &str, staging: &Path) -> Result<(), NodeError> {
+        if let Some(device) = self.attached(id).await? {
+            let staging = staging.to_owned();
+            self.machine.run(move |kernel| unmount_ours(kernel, &staging, &device)).await?;
+        }
+        self.detach(id).await
+    }
+
+    async fn detach(&self, id: &str) -> Result<(), NodeError> {
+        match self.devices.detach(id).await {
+            Err(DeviceError::NotFound(_)) => Ok(()),
+            answer => Ok(answer?),
+        }
+    }
+}
+
+/// Whether the volume is at its staging path as it should be; an error if something else is in the way.
+fn already_staged(
+    kernel: &dyn Kernel,
+    staging: &Path,
+    device: &Device,
+    request: &FsRequest,
+) -> Result<bool, NodeError> {
+    let staging = kernel.resolve(staging)?;
+    let table = kernel.mount_table()?;
+    let node = DeviceNode::of(kernel, device)?;
+    if staged_at(&table, &staging, &node, &request.wanted())? {
+        // A crash may have come between the mount and the growth.
+        let fs = table.at(&staging).and_then(|mount| mount.fs_type.parse().ok());
+        if let Some(fs) = fs.filter(|fs| *fs != FsType::Ext4 && !request.read_only)
+            && can_grow(kernel, &device.path, fs)?
+        {
+            kernel.grow_fs(&device.path, fs, Some(&staging))?;
+        }
+        return Ok(true);
+    }
+    let scratch = scratch_of(&staging);
+    let elsewhere: Vec<_> = node.uses(&table).filter(|mount| mount.mount_point != scratch).collect();
+    if !elsewhere.is_empty() {
+        return Err(NodeError::Precondition(format!(
+            "it is in use at {}; unpublish and unstage it there first",
+            list(elsewhere)
+        )));
+    }
+    clear_scratch(kernel, &staging)?;
+    Ok(false)
+}
+
+/// A raw volume must not be mounted anywhere: two writers would know nothing of each other.
+fn not_mounted(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
+    let staging = kernel.resolve(staging)?;
+    let table = kernel.mount_table()?;
+    let node = DeviceNode::of(kernel, device)?;
+    staged_at(&table, &staging, &node, &Wanted { kind: Kind::Raw, fs: None, read_only: false })?;
+    let mounted: Vec<_> =
+        node.uses(&table).filter(|mount| node.kind_of(mount) == Some(Kind::Filesystem)).collect();
+    match mounted.is_empty() {
+        true => Ok(()),
+        false => Err(NodeError::Precondition(format!(
+            "it is mounted as a file system at {}; unpublish and unstage it there first",
+            list(mounted)
+        ))),
+    }
+}
+
+fn staged_at(
+    table: &MountTable,
+    staging: &Path,
+    node: &DeviceNode,
+    wanted: &Wanted,
+) -> Result<bool, NodeError> {
+    match Identity::Device(node.clone()).at(table, staging, wanted) {
+        At::Nothing => Ok(false),
+        At::Same => Ok(true),
+        At::Incompatible(why) => {
+            Err(NodeError::Incompatible(format!("it is staged at {} already: {why}", staging.display())))
+        }
+        At::Foreign(mount) => Err(in_the_way(staging, mount)),
+    }
+}
+
+/// Checks the file system, mounts it, and lets it have all of its device. ext4 grows before the mount, which
+/// works everywhere; the others can only grow mounted.
+fn mount(
+    kernel: &dyn Kernel,
+    device: &Device,
+    fs: FsType,
+    staging: &Path,
+    request: &FsRequest,
+) -> Result<(), NodeError> {
+    if !device.read_only {
+        kernel.check_fs(&device.path, fs)?;
+    }
+    let grows = !request.read_only && !device.read_only && can_grow(kernel, &device.path, fs)?;
+    if grows && fs == FsType::Ext4 {
+        kernel.grow_fs(&device.path, fs, None)?;
+    }
+    kernel.create_target_dir(staging)?;
+    let source = device.path.to_string_lossy();
+    kernel.mount(&MountRequest {
+        source: &source,
+        target: staging,
+        fs_type: fs.as_str(),
+        options: &request.flags,
+        read_only: request.read_only || device.read_only,
+    })?;
+    if grows && fs != FsType::Ext4 {
+        kernel.grow_fs(&device.path, fs, Some(staging))?;
+    }
+    Ok(())
+}
+
+/// Unmounts what is at the staging path. Where the device is known, only what is of it; where the volume is
+/// gone, whatever is there: the path is the orchestrator's, and it says that it is done with it.
+fn clear_staging(kernel: &dyn Kernel, staging: &Path, device: Option<&Device>) -> Result<(), NodeError> {
+    let staging = kernel.resolve(staging)?;
+    let node = device.map(|device| DeviceNode::of(kernel, device)).transpose()?;
+    if let Some(node) = &node {
+        let table = kernel.mount_table()?;
+        let scratch = scratch_of(&staging);
+        let ours = [staging.as_path(), scratch.as_path()];
+        let elsewhere: Vec<_> =
+            node.uses(&table).filter(|mount| !ours.contains(&mount.mount_point.as_path())).collect();
+        if !elsewhere.is_empty() {
+            return Err(NodeError::Precondition(format!(
+                "it is still published at {}; unpublish it there first",
+                list(elsewhere)
+            )));
+        }
+    }
+    unmount_all(kernel, &staging, node.as_ref())?;
+    clear_scratch(kernel, &staging)
+}
+
+/// Unmounts everything at a path, topmost first.
+pub(super) fn unmount_all(
+    kernel: &dyn Kernel,
+    path: &Path,
+    node: Option<&DeviceNode>,
+) -> Result<(), NodeError> {
+    for _ in 0..MAX_STACKED {
+        let table = kernel.mount_table()?;
+        let Some(mount) = table.at(path) else { return Ok(()) };
+        if node.is_some_and(|node| node.kind_of(mount).is_none()) {
+            return Err(in_the_way(path, mount));
+        }
+        kernel.unmount(path)?;
+    }
+    Err(NodeError::Precondition(format!(
+        "more than {MAX_STACKED} mounts lie over each other at {}",
+        path.display()
+    )))
+}
+
+fn unmount_ours(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
+    let staging = kernel.resolve(staging)?;
+    let node = DeviceNode::of(kernel, device)?;
+    if kernel.mount_table()?.at(&staging).is_some_and(|mount| node.kind_of(mount).is_some()) {
+        kernel.unmount(&staging)?;
+    }
+    match kernel.mount_table()?.at(&staging) {
+        // Our directory would be looked for in somebody else's file system.
+        Some(_) => Ok(()),
+        None => clear_scratch(kernel, &staging),
+    }
+}
+
+/// Removes what a crash in the middle of a new UUID has left. Only while nothing is mounted at `staging`.
+fn clear_scratch(kernel: &dyn Kernel, staging: &Path) -> Result<(), NodeError> {
+    let scratch = scratch_of(staging);
+    unmount_all(kernel, &scratch, None)?;
+    if kernel.path_kind(&scratch)? == Some(PathKind::Directory) {
+        kernel.remove_target(&scratch)?;
+    }
+    Ok(())
+}
+
+pub(super) fn in_the_way(path: &Path, mount: &wharf_linux::Mount) -> NodeError {
+    NodeError::Precondition(format!(
+        "something that is not this volume is mounted at {}: {}; it was left alone, unmount it first",
+        path.display(),
+        describe(mount)
+    ))
+}

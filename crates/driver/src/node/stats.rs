@@ -1,0 +1,83 @@
+//! Statistics: how full the volume at a path is. Nothing is answered about a path that does not show the
+//! volume, because the numbers would be another file system's.
+
+use std::path::{Path, PathBuf};
+
+use wharf_csi::v1::{VolumeUsage, volume_usage::Unit};
+use wharf_linux::{Kernel, Usage};
+
+use super::block::Block;
+use super::error::NodeError;
+use super::mounts::{DeviceNode, Kind};
+use super::share::Share;
+use crate::backend::Device;
+use crate::wire;
+
+impl Block {
+    /// Bytes and inodes of a file system, the size of a raw device.
+    pub(crate) async fn stats(&self, id: &str, path: PathBuf) -> Result<Vec<VolumeUsage>, NodeError> {
+        let device = self.devices.find(id).await?.ok_or_else(|| not_at(&path))?;
+        self.machine.run(move |kernel| block_stats(kernel, &device, &path)).await
+    }
+}
+
+impl Share {
+    /// Bytes and inodes of what is mounted at the path.
+    pub(crate) async fn stats(&self, path: PathBuf) -> Result<Vec<VolumeUsage>, NodeError> {
+        self.machine
+            .run(move |kernel| {
+                let path = kernel.resolve(&path)?;
+                match kernel.mount_table()?.at(&path) {
+                    Some(_) => Ok(filesystem(&kernel.usage(&path)?)),
+                    None => Err(not_at(&path)),
+                }
+            })
+            .await
+    }
+}
+
+fn block_stats(kernel: &dyn Kernel, device: &Device, path: &Path) -> Result<Vec<VolumeUsage>, NodeError> {
+    let path = kernel.resolve(path)?;
+    let table = kernel.mount_table()?;
+    let node = DeviceNode::of(kernel, device)?;
+    match table.at(&path).and_then(|mount| node.kind_of(mount)) {
+        Some(Kind::Filesystem) => Ok(filesystem(&kernel.usage(&path)?)),
+        Some(Kind::Raw) => Ok(vec![usage(Unit::Bytes, kernel.device_size(&device.path)?, 0, 0)]),
+        None => Err(not_at(&path)),
+    }
+}
+
+/// The answer for a path that does not show the volume.
+pub(super) fn not_at(path: &Path) -> NodeError {
+    NodeError::NotFound(format!("it is neither staged nor published at {}", path.display()))
+}
+
+/// btrfs has no number of inodes, and a total of 0 would read as "no inode left".
+fn filesystem(found: &Usage) -> Vec<VolumeUsage> {
+    let mut all = vec![usage(Unit::Bytes, found.total_bytes, found.used_bytes, found.available_bytes)];
+    if found.total_inodes > 0 {
+        all.push(usage(Unit::Inodes, found.total_inodes, found.used_inodes, found.available_inodes));
+    }
+    all
+}
+
+fn usage(unit: Unit, total: u64, used: u64, available: u64) -> VolumeUsage {
+    let number = wire::bytes;
+    VolumeUsage { unit: unit.into(), total: number(total), used: number(used), available: number(available) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inodes_only_where_there_is_a_number_of_them() {
+        let ext4 =
+            Usage { total_bytes: 10, used_bytes: 4, available_bytes: 5, total_inodes: 3, ..Usage::default() };
+        let answer = filesystem(&ext4);
+        assert_eq!(answer[0], usage(Unit::Bytes, 10, 4, 5));
+        assert_eq!(answer[1], usage(Unit::Inodes, 3, 0, 0));
+        assert_eq!(filesystem(&Usage { total_inodes: 0, ..ext4 }).len(), 1);
+        assert_eq!(usage(Unit::Bytes, u64::MAX, 0, 0).total, i64::MAX);
+    }
+}
