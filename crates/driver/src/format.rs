@@ -171,7 +171,7 @@ fn unrecorded(evidence: &Evidence<'_>) -> Decision {
         Probe::Nothing => format_if_zero(evidence),
         Probe::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -180,7 +180,7 @@ fn blank(evidence: &Evidence<'_>) -> Decision {
         Probe::Nothing => format_if_zero(evidence),
         Probe::Filesystem { fs, uuid } => Decision::Refuse(Refusal::NotBlank { fs: *fs, uuid: uuid.clone() }),
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -192,12 +192,12 @@ fn formatting(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
         Probe::Filesystem { fs: found, uuid: found_uuid } if *found == fs && found_uuid == uuid => {
             Decision::Adopt { fs, uuid: uuid.to_owned() }
         }
-        Probe::Damaged { what } if what.contains(fs.as_str()) => {
+        Probe::Damaged { fs: Some(found), .. } if *found == fs => {
             Decision::Remake { fs, uuid: uuid.to_owned() }
         }
         Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -209,7 +209,7 @@ fn formatted(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
         Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
         Probe::Nothing => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -222,7 +222,7 @@ fn copied(evidence: &Evidence<'_>, fs: FsType, uuid: &str) -> Decision {
         Probe::Filesystem { fs: found_fs, uuid: found_uuid } => other(fs, uuid, *found_fs, found_uuid),
         Probe::Nothing => Decision::Refuse(Refusal::Lost { fs, uuid: uuid.to_owned() }),
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 
@@ -232,7 +232,7 @@ fn raw(evidence: &Evidence<'_>) -> Decision {
         Probe::Filesystem { fs, .. } => Decision::Mount { fs: *fs },
         Probe::Nothing => Decision::Refuse(Refusal::Raw),
         Probe::Foreign { what } => foreign(what),
-        Probe::Damaged { what } => damaged(what),
+        Probe::Damaged { what, .. } => damaged(what),
     }
 }
 

@@ -210,6 +210,8 @@ pub enum Probe {
     },
     /// A signature that does not hold together: a torn superblock.
     Damaged {
+        /// The file system of ours that these are remains of; `None` if anything else is there too.
+        fs: Option<FsType>,
         /// What, in words for the operator.
         what: String,
     },

@@ -17,8 +17,9 @@ fn probes() -> Vec<Probe> {
         fs(FsType::Ext4, THEIRS),
         fs(FsType::Xfs, OURS),
         Probe::Foreign { what: "a LUKS header".into() },
-        Probe::Damaged { what: "an ext4 superblock with a wrong checksum".into() },
-        Probe::Damaged { what: "an xfs superblock with a wrong checksum".into() },
+        Probe::Damaged { fs: Some(FsType::Ext4), what: "ext4 whose superblock is torn".into() },
+        Probe::Damaged { fs: Some(FsType::Xfs), what: "xfs whose superblock is torn".into() },
+        Probe::Damaged { fs: None, what: "a torn ext4, and a LUKS header".into() },
     ]
 }
 
@@ -56,14 +57,14 @@ fn word(decision: &Decision) -> &'static str {
 
 #[test]
 fn every_record_with_every_finding() {
-    // Columns: nothing, own, other UUID, other type, foreign, damaged ext4, damaged xfs. Read as all zero.
+    // Columns: nothing, own, other UUID, other type, foreign, damaged ext4, damaged xfs, damaged and more. Read as all zero.
     let table = [
-        ["format", "mount", "mount", "refuse", "refuse", "refuse", "refuse"], // no record kept
-        ["format", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // blank
-        ["remake", "adopt", "refuse", "refuse", "refuse", "remake", "refuse"], // formatting
-        ["refuse", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // formatted
-        ["refuse", "renew", "renew", "refuse", "refuse", "refuse", "refuse"], // copied
-        ["refuse", "mount", "mount", "refuse", "refuse", "refuse", "refuse"], // raw
+        ["format", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // no record kept
+        ["format", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // blank
+        ["remake", "adopt", "refuse", "refuse", "refuse", "remake", "refuse", "refuse"], // formatting
+        ["refuse", "mount", "refuse", "refuse", "refuse", "refuse", "refuse", "refuse"], // formatted
+        ["refuse", "renew", "renew", "refuse", "refuse", "refuse", "refuse", "refuse"], // copied
+        ["refuse", "mount", "mount", "refuse", "refuse", "refuse", "refuse", "refuse"], // raw
     ];
     for (record, row) in records().iter().zip(table) {
         for (probe, expected) in probes().iter().zip(row) {
