@@ -1,0 +1,122 @@
+//! A whole CSI driver: volumes in memory, a tmpfs each. Run it as root:
+//! `cargo run -p wharf-driver --example tmpfs -- --endpoint unix:///tmp/csi.sock --node-id n1`
+//!
+//! It shows what is left for the author of a backend: which volumes there are, and what to mount. Like their
+//! bytes, the volumes live as long as they are mounted; the list of them as long as the driver.
+
+use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use async_trait::async_trait;
+use tokio::signal::unix::{SignalKind, signal};
+use wharf_csi::Endpoint;
+use wharf_driver::backend::{
+    BackendError, Capability, CreateError, DeleteError, DeviceError, Listing, MountSource, NewVolume, Page,
+    Secrets, Shares, StageVolume, Volume, VolumeAccess, Volumes,
+};
+use wharf_driver::{Driver, NodeInfo, ServeOptions};
+use wharf_linux::Linux;
+
+const MIB: u64 = 1 << 20;
+
+/// Sizes by id. A volume's id is made of its name, so that the same name is always the same volume.
+#[derive(Default)]
+struct Tmpfs(Mutex<BTreeMap<String, u64>>);
+
+impl Tmpfs {
+    fn sizes(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn volume(id: &str, capacity: u64) -> Volume {
+    Volume { id: id.to_owned(), capacity, ..Volume::default() }
+}
+
+#[async_trait]
+impl Volumes for Tmpfs {
+    async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
+        // Names may be longer than ids, and hold any character.
+        let id = format!("tmpfs-{}", wanted.name.bytes().fold(0u128, hash));
+        let too_large = || CreateError::OutOfRange("no tmpfs of such a size".into());
+        let size = wanted.size.choose(64 * MIB, MIB).filter(|size| *size <= 1 << 40).ok_or_else(too_large)?;
+        let capacity = *self.sizes().entry(id.clone()).or_insert(size);
+        Ok(volume(&id, capacity))
+    }
+
+    async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
+        self.sizes().remove(id);
+        Ok(())
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
+        Ok(self.sizes().get(id).map(|capacity| volume(id, *capacity)))
+    }
+
+    fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
+        match capability.access {
+            VolumeAccess::Block => Some("a tmpfs cannot be used as a block device".into()),
+            VolumeAccess::Mount { .. } if !capability.mode.is_single_node() => {
+                Some("a tmpfs is on one node only".into())
+            }
+            VolumeAccess::Mount { .. } => None,
+        }
+    }
+
+    fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
+        parameters.keys().next().map(|key| format!("there is no parameter {key:?}"))
+    }
+}
+
+/// FNV-1a. Good enough for an example; a driver that keeps data would also compare the names.
+fn hash(hash: u128, byte: u8) -> u128 {
+    (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013B)
+}
+
+#[async_trait]
+impl Listing for Tmpfs {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+        let sizes = self.sizes();
+        let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = sizes.range::<str, _>((after, Bound::Unbounded)).map(|(id, size)| volume(id, *size));
+        let entries = rest.by_ref().take(max).collect();
+        Ok(Page { entries, more: rest.next().is_some() })
+    }
+}
+
+#[async_trait]
+impl Shares for Tmpfs {
+    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+        let size = self.sizes().get(&volume.id).copied();
+        let size = size.ok_or_else(|| DeviceError::NotFound(format!("there is no volume {}", volume.id)))?;
+        Ok(MountSource {
+            source: volume.id.clone(),
+            fs_type: "tmpfs".into(),
+            options: vec![format!("size={size}"), "mode=0777".into()],
+        })
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut flags: HashMap<&str, &str> =
+        arguments.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    let endpoint: Endpoint = flags.remove("--endpoint").ok_or("--endpoint is missing")?.parse()?;
+    let node_id = flags.remove("--node-id").ok_or("--node-id is missing")?.to_owned();
+
+    let tmpfs = Arc::new(Tmpfs::default());
+    let driver = Driver::new("tmpfs.example.wharf.dev", env!("CARGO_PKG_VERSION"))?
+        .volumes(tmpfs.clone())
+        .listing(tmpfs.clone())
+        .share_node(Arc::new(Linux::new()), tmpfs, NodeInfo { node_id, max_volumes: 0 })
+        .build();
+    let mut stop = signal(SignalKind::terminate())?;
+    let stopped = async move {
+        stop.recv().await;
+    };
+    driver.serve(&endpoint, ServeOptions::default(), stopped).await?;
+    Ok(())
+}
