@@ -1,23 +1,274 @@
 //! What mkfs is told: our own options, and of the user's those that cannot reach beyond the device.
+//!
+//! A list of what is allowed, not of what is forbidden: an option nobody thought of is refused.
 
 use crate::{FsType, MakeFs};
 
+/// What an allowed option takes.
+enum Takes {
+    Nothing,
+    /// A value, or a list of `key=value` in which these keys are refused.
+    ListWithout(&'static [&'static str]),
+}
+
+use Takes::{ListWithout, Nothing};
+
+const ANY: Takes = ListWithout(&[]);
+
+/// The size is the volume's, the UUID is chosen by us, and no other device or file is touched.
+const EXT4: &[(&str, Takes)] = &[
+    ("-b", ANY),
+    ("-C", ANY),
+    ("-E", ListWithout(&["offset"])),
+    ("-g", ANY),
+    ("-G", ANY),
+    ("-i", ANY),
+    ("-I", ANY),
+    ("-j", Nothing),
+    ("-J", ListWithout(&["device"])),
+    ("-L", ANY),
+    ("-m", ANY),
+    ("-N", ANY),
+    ("-O", ListWithout(&["journal_dev"])),
+    ("-T", ANY),
+];
+
+const XFS: &[(&str, Takes)] = &[
+    ("-b", ANY),
+    ("-d", ListWithout(&["file", "name", "size"])),
+    ("-i", ANY),
+    ("-K", Nothing),
+    ("-l", ListWithout(&["file", "name", "logdev"])),
+    ("-L", ANY),
+    ("-m", ListWithout(&["uuid"])),
+    ("-n", ANY),
+    ("-s", ANY),
+];
+
+const BTRFS: &[(&str, Takes)] = &[
+    ("-d", ANY),
+    ("--data", ANY),
+    ("-m", ANY),
+    ("--metadata", ANY),
+    ("-M", Nothing),
+    ("--mixed", Nothing),
+    ("-n", ANY),
+    ("--nodesize", ANY),
+    ("-s", ANY),
+    ("--sectorsize", ANY),
+    ("-L", ANY),
+    ("--label", ANY),
+    ("-K", Nothing),
+    ("--nodiscard", Nothing),
+    ("-O", ANY),
+    ("--features", ANY),
+    ("-R", ANY),
+    ("--runtime-features", ANY),
+    ("--csum", ANY),
+    ("--checksum", ANY),
+];
+
+/// An option as mkfs will understand it.
+#[derive(Debug, PartialEq, Eq)]
+struct Given {
+    name: &'static str,
+    value: Option<String>,
+}
+
 /// Checks the user's options for mkfs, given as words; the error says which one is refused and why.
-pub fn check_mkfs_options(_fs: FsType, _options: &[String]) -> Result<(), String> {
-    Ok(())
+pub fn check_mkfs_options(fs: FsType, options: &[String]) -> Result<(), String> {
+    parse(fs, options).map(drop)
+}
+
+fn parse(fs: FsType, options: &[String]) -> Result<Vec<Given>, String> {
+    let allowed = match fs {
+        FsType::Ext4 => EXT4,
+        FsType::Xfs => XFS,
+        FsType::Btrfs => BTRFS,
+    };
+    let mut given = Vec::new();
+    let mut words = options.iter();
+    while let Some(word) = words.next() {
+        let refused = |why: &str| format!("option {word:?} of mkfs.{fs} is refused: {why}");
+        let (name, attached) = divide(word).ok_or_else(|| refused("it is not an option"))?;
+        let Some((name, takes)) = allowed.iter().find(|(allowed, _)| *allowed == name) else {
+            let names: Vec<&str> = allowed.iter().map(|(name, _)| *name).collect();
+            return Err(refused(&format!("allowed are {}", names.join(" "))));
+        };
+        let value = match (takes, attached) {
+            (Nothing, None) => None,
+            (Nothing, Some(_)) => return Err(refused("it takes no value")),
+            (ListWithout(keys), attached) => {
+                let value = attached.or_else(|| words.next().map(String::as_str));
+                let value = value.ok_or_else(|| refused("its value is missing"))?;
+                check_value(value, keys).map_err(|why| refused(&why))?;
+                Some(value.to_owned())
+            }
+        };
+        given.push(Given { name, value });
+    }
+    Ok(given)
+}
+
+/// `-b4096` and `--csum=crc32c` carry their value with them.
+fn divide(word: &str) -> Option<(&str, Option<&str>)> {
+    if word.starts_with("--") {
+        return Some(match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        });
+    }
+    let letter = word.strip_prefix('-')?.chars().next().filter(char::is_ascii_alphabetic)?;
+    let (name, value) = word.split_at(1 + letter.len_utf8());
+    Some((name, (!value.is_empty()).then_some(value)))
+}
+
+fn check_value(value: &str, refused: &[&str]) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_=,.:^+-".contains(c);
+    if value.is_empty() || !value.chars().all(plain) {
+        return Err(format!(
+            "{value:?} is empty, or has a character other than letters, digits and _=,.:^+-"
+        ));
+    }
+    let key = |item: &str| item.split('=').next().unwrap_or_default().to_owned();
+    match value.split(',').map(key).find(|key| refused.contains(&key.as_str())) {
+        Some(key) => Err(format!("{key:?} is not the user's to choose")),
+        None => Ok(()),
+    }
 }
 
 /// All arguments but the device.
 pub(crate) fn arguments(request: &MakeFs<'_>) -> Result<Vec<String>, String> {
-    check_mkfs_options(request.fs, request.options)?;
+    let given = parse(request.fs, request.options)?;
     let uuid = request.uuid;
-    let xfs_uuid = format!("uuid={uuid}");
-    let ours: Vec<&str> = match request.fs {
-        FsType::Ext4 => {
-            vec!["-q", "-F", "-U", uuid, "-m", "0", "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1"]
-        }
-        FsType::Xfs => vec!["-q", "-f", "-K", "-m", &xfs_uuid],
-        FsType::Btrfs => vec!["-q", "-f", "-K", "-U", uuid],
+    if uuid.len() != 36 || !uuid.chars().all(|c| c == '-' || c.is_ascii_hexdigit()) {
+        return Err(format!("{uuid:?} is not a UUID"));
+    }
+    let mut arguments: Vec<String> = match request.fs {
+        FsType::Ext4 => ["-q", "-F", "-U", uuid, "-m", "0"].map(str::to_owned).to_vec(),
+        FsType::Xfs => ["-q", "-f", "-K", "-m", &format!("uuid={uuid}")].map(str::to_owned).to_vec(),
+        FsType::Btrfs => ["-q", "-f", "-K", "-U", uuid].map(str::to_owned).to_vec(),
     };
-    Ok(ours.into_iter().map(str::to_owned).chain(request.options.iter().cloned()).collect())
+    let (merged, rest) = match request.fs {
+        FsType::Ext4 => merge_ext4(given),
+        FsType::Xfs | FsType::Btrfs => (Vec::new(), given),
+    };
+    arguments.extend(merged);
+    for option in rest {
+        arguments.push(option.name.to_owned());
+        arguments.extend(option.value);
+    }
+    Ok(arguments)
+}
+
+/// mke2fs heeds only the last `-E` and the last `-O`, so ours and the user's go into one each.
+fn merge_ext4(given: Vec<Given>) -> (Vec<String>, Vec<Given>) {
+    // Without a discard, since the device reads zero already. The rest of the zeroing is left to the first
+    // mount, which does it in the background.
+    let mut extended = "nodiscard,lazy_itable_init=1,lazy_journal_init=1".to_owned();
+    let mut features = Vec::new();
+    let mut rest = Vec::new();
+    for option in given {
+        match (option.name, &option.value) {
+            ("-E", Some(value)) => extended = format!("{extended},{value}"),
+            ("-O", Some(value)) => features.push(value.clone()),
+            _ => rest.push(option),
+        }
+    }
+    // With a seed of its own for checksums, a copy's new UUID does not mean rewriting all metadata.
+    if !features.iter().flat_map(|list| list.split(',')).any(|feature| feature == "^metadata_csum") {
+        features.insert(0, "metadata_csum_seed".to_owned());
+    }
+    (vec!["-E".to_owned(), extended, "-O".to_owned(), features.join(",")], rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn options_that_stay_on_the_device_pass_and_others_are_refused() {
+        use FsType::{Btrfs, Ext4, Xfs};
+        let table = [
+            (Ext4, "", true),
+            (Ext4, "-b 4096 -i 8192", true),
+            (Ext4, "-b4096 -Lname", true),
+            (Ext4, "-O ^has_journal,quota -E stride=2,stripe-width=4", true),
+            (Ext4, "-m 5", true),
+            (Ext4, "-J size=8", true),
+            (Ext4, "-J device=UUID=1", false),
+            (Ext4, "-J size=8,device=1", false),
+            (Ext4, "-O journal_dev", false),
+            (Ext4, "-E offset=4096", false),
+            (Ext4, "-U 1", false),
+            (Ext4, "-F", false),
+            (Ext4, "-n", false),
+            (Ext4, "-S", false),
+            (Ext4, "-c", false),
+            (Ext4, "-d /etc", false),
+            (Ext4, "-l /etc/passwd", false),
+            (Ext4, "-z undo", false),
+            (Ext4, "-t ext2", false),
+            (Ext4, "/dev/sda", false),
+            (Ext4, "8192", false),
+            (Ext4, "-", false),
+            (Ext4, "--", false),
+            (Ext4, "-L /dev/sda", false),
+            (Ext4, "-L a;b", false),
+            (Ext4, "-L", false),
+            (Ext4, "-jb 1024", false),
+            (Ext4, "-é", false),
+            (Xfs, "-b size=4096 -m reflink=1,crc=1 -i size=1024 -L name", true),
+            (Xfs, "-l size=64m -n ftype=1 -s size=4096 -K", true),
+            (Xfs, "-m uuid=1", false),
+            (Xfs, "-m crc=1,uuid=1", false),
+            (Xfs, "-d file", false),
+            (Xfs, "-d name=x", false),
+            (Xfs, "-d agcount=2,size=1g", false),
+            (Xfs, "-d agcount=2", true),
+            (Xfs, "-l logdev=x", false),
+            (Xfs, "-r rtdev=x", false),
+            (Xfs, "-c options=x", false),
+            (Xfs, "-p proto", false),
+            (Xfs, "-N", false),
+            (Xfs, "-f", false),
+            (Btrfs, "-n 16k -s 4096 --csum=xxhash -O no-holes", true),
+            (Btrfs, "--csum xxhash -M", true),
+            (Btrfs, "--uuid=1", false),
+            (Btrfs, "-U 1", false),
+            (Btrfs, "-r dir", false),
+            (Btrfs, "--rootdir=dir", false),
+            (Btrfs, "-b 1g", false),
+            (Btrfs, "-f", false),
+            (Btrfs, "--mixed=1", false),
+        ];
+        for (fs, options, passes) in table {
+            let checked = check_mkfs_options(fs, &words(options));
+            assert_eq!(checked.is_ok(), passes, "{fs} {options}: {checked:?}");
+        }
+        for value in ["", "a b", "a\nb", "a\0b", "/a", "é"] {
+            let options = ["-L".to_owned(), value.to_owned()];
+            assert!(check_mkfs_options(Ext4, &options).is_err(), "{value:?}");
+        }
+    }
+
+    #[test]
+    fn what_mke2fs_takes_once_is_merged() {
+        let options = words("-O quota -E stride=2 -b 4096 -O ^64bit");
+        let uuid = "6f0b1c3e-2d4a-4b5c-8d6e-7f8091a2b3c4";
+        let request = MakeFs { fs: FsType::Ext4, uuid, options: &options };
+        let expected = format!(
+            "-q -F -U {uuid} -m 0 -E nodiscard,lazy_itable_init=1,lazy_journal_init=1,stride=2 \
+             -O metadata_csum_seed,quota,^64bit -b 4096"
+        );
+        assert_eq!(arguments(&request), Ok(words(&expected)));
+        let options = words("-O ^metadata_csum");
+        let request = MakeFs { options: &options, ..request };
+        assert!(arguments(&request).is_ok_and(|words| words.ends_with(&["^metadata_csum".to_owned()])));
+        assert!(arguments(&MakeFs { uuid: "-n", ..request }).is_err());
+    }
 }

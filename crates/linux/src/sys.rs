@@ -76,9 +76,9 @@ pub(crate) struct FiemapExtent {
     pub(crate) logical: u64,
     pub(crate) physical: u64,
     pub(crate) length: u64,
-    reserved64: [u64; 2],
+    pub(crate) reserved64: [u64; 2],
     pub(crate) flags: u32,
-    reserved: [u32; 3],
+    pub(crate) reserved: [u32; 3],
 }
 
 /// How many extents one FIEMAP call asks for.

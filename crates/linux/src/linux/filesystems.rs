@@ -19,6 +19,11 @@ const GROW: Duration = Duration::from_secs(600);
 impl Filesystems for Linux {
     fn probe(&self, device: &Path) -> Result<Probe> {
         let mut reader = Reader::open(device)?;
+        if reader.size() == 0 {
+            // Nothing attached, or no medium: that says nothing about what the volume holds.
+            let reason = "has no size: nothing is attached to it".to_owned();
+            return Err(Error::State { path: device.to_owned(), reason });
+        }
         probe::recognise(reader.size(), &mut |offset, buffer| reader.read(offset, buffer))
     }
 
@@ -27,7 +32,15 @@ impl Filesystems for Linux {
             mkfs::arguments(request).map_err(|reason| Error::State { path: device.to_owned(), reason })?;
         let program = format!("mkfs.{}", request.fs);
         Command::new(&program, device, MAKE).args(arguments).args([text(device)?]).run()?;
-        sync(device)
+        sync(device)?;
+        // The caller records this UUID as formatted: options that led to something else are told now.
+        match self.probe(device)? {
+            Probe::Filesystem { fs, uuid } if fs == request.fs && uuid == request.uuid => Ok(()),
+            found => {
+                let reason = format!("was formatted with {program}, and a probe now says {found:?}");
+                Err(Error::State { path: device.to_owned(), reason })
+            }
+        }
     }
 
     fn check_fs(&self, device: &Path, fs: FsType) -> Result<(), FsError> {

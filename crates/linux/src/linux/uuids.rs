@@ -9,7 +9,8 @@ use std::time::Duration;
 use super::Linux;
 use super::filesystems::{e2fsck, into_error, judge_e2fsck, sync, text};
 use crate::command::Command;
-use crate::{Error, Filesystems as _, FsType, MountRequest, Mounts as _, Probe, Result};
+use crate::probe::BtrfsState;
+use crate::{Devices as _, Error, Filesystems as _, FsType, MountRequest, Mounts as _, Probe, Result};
 
 /// Without a checksum seed of its own, ext4 rewrites all its metadata for a new UUID.
 const DEADLINE: Duration = Duration::from_secs(1800);
@@ -35,8 +36,12 @@ pub(super) fn set(kernel: &Linux, device: &Path, fs: FsType, uuid: &str, scratch
                 .run()?;
         }
         FsType::Btrfs => {
-            replay(kernel, device, "btrfs", &[], scratch)?;
+            if btrfs_state(kernel, device)?.has_log {
+                replay(kernel, device, "btrfs", &[], scratch)?;
+            }
+            // Only the superblock's UUID: the metadata keep theirs, whatever their number.
             Command::new("btrfstune", device, DEADLINE).args(["-f", "-M", uuid, text(device)?]).run()?;
+            forget(device)?;
         }
     }
     sync(device)?;
@@ -50,7 +55,11 @@ pub(super) fn set(kernel: &Linux, device: &Path, fs: FsType, uuid: &str, scratch
 /// Whether the device has such a file system with this UUID; an error if it has no such file system at all.
 fn has(kernel: &Linux, device: &Path, fs: FsType, uuid: &str) -> Result<bool> {
     match kernel.probe(device)? {
-        Probe::Filesystem { fs: found, uuid: has } if found == fs => Ok(has == uuid),
+        Probe::Filesystem { fs: found, uuid: has } if found == fs => {
+            // btrfstune may have died between the new UUID and the end of the change.
+            let unfinished = fs == FsType::Btrfs && btrfs_state(kernel, device)?.changing_uuid;
+            Ok(has == uuid && !unfinished)
+        }
         other => {
             let reason = format!("has no {fs} to give a UUID to: {other:?}");
             Err(Error::State { path: device.to_owned(), reason })
@@ -68,4 +77,19 @@ fn replay(kernel: &Linux, device: &Path, fs_type: &str, options: &[String], scra
         read_only: false,
     })?;
     kernel.unmount(scratch)
+}
+
+fn btrfs_state(kernel: &Linux, device: &Path) -> Result<BtrfsState> {
+    let mut block = [0; BtrfsState::LENGTH];
+    kernel.read_device(device, BtrfsState::OFFSET, &mut block)?;
+    Ok(BtrfsState::of(&block))
+}
+
+/// Makes the kernel's list of btrfs devices forget this one under its old UUID, so that a mount of the
+/// original cannot meet the copy. A device that it never knew is an error of the program, not of ours.
+fn forget(device: &Path) -> Result<()> {
+    Command::new("btrfs", device, DEADLINE)
+        .args(["device", "scan", "--forget", text(device)?])
+        .finish()
+        .map(drop)
 }

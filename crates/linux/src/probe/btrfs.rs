@@ -1,0 +1,94 @@
+//! btrfs: a superblock at 64 KiB, with copies at 64 MiB, 256 GiB and 1 PiB.
+
+use super::{Finding, Source, Verdict, crc32c, le16, le32, le64, uuid};
+use crate::{FsType, Result};
+
+const OFFSET: u64 = 64 << 10;
+const LENGTH: usize = 4096;
+const MAGIC_AT: usize = 0x40;
+const MAGIC: &[u8] = b"_BHRfS_M";
+/// What mkfs writes until it is done.
+const UNFINISHED: &[u8] = b"!BHRfS_M";
+
+/// Where the copies lie.
+pub(super) const COPIES: [u64; 3] = [64 << 20, 256 << 30, 1 << 50];
+
+/// The flags of a change of UUID under way: of all metadata (1 << 35), or of the superblock only (1 << 36).
+const CHANGING_FSID: u64 = 1 << 35 | 1 << 36;
+
+pub(super) fn find(source: &mut Source<'_>) -> Result<Option<Finding>> {
+    let size = source.size;
+    Ok(source.at(OFFSET, LENGTH)?.and_then(|block| judge(&block, size)))
+}
+
+pub(super) fn copy(source: &mut Source<'_>) -> Result<Option<String>> {
+    for offset in COPIES {
+        let Some(block) = source.at(offset, LENGTH)? else { continue };
+        if has(&block, MAGIC) && le64(&block, 0x30) == offset {
+            return Ok(Some(format!("a copy of a btrfs superblock at {offset}, its original is gone")));
+        }
+    }
+    Ok(None)
+}
+
+fn has(block: &[u8], magic: &[u8]) -> bool {
+    block[MAGIC_AT..].starts_with(magic)
+}
+
+fn judge(block: &[u8], size: u64) -> Option<Finding> {
+    if has(block, UNFINISHED) {
+        return Some(Finding::damaged(FsType::Btrfs, "btrfs whose mkfs did not finish", OFFSET));
+    }
+    if !has(block, MAGIC) {
+        return None;
+    }
+    if let Some(problem) = problem(block, size) {
+        return Some(Finding::damaged(FsType::Btrfs, format!("btrfs whose superblock {problem}"), OFFSET));
+    }
+    let devices = le64(block, 0x88);
+    let (verdict, what) = if devices == 1 {
+        (Verdict::Ours { fs: FsType::Btrfs, uuid: uuid(block, 0x20) }, "btrfs".to_owned())
+    } else {
+        (Verdict::Foreign, format!("one of {devices} devices of a btrfs"))
+    };
+    Some(Finding { verdict, what, offset: OFFSET, claim: OFFSET..device_bytes(block) })
+}
+
+/// What the file system uses of this device.
+fn device_bytes(block: &[u8]) -> u64 {
+    const DEVICE_ITEM: usize = 0xC9;
+    le64(block, DEVICE_ITEM + 8)
+}
+
+fn problem(block: &[u8], size: u64) -> Option<String> {
+    const CRC32C: u16 = 0;
+    if le16(block, 0xC4) == CRC32C && crc32c::crc32c(&block[0x20..]) != le32(block, 0) {
+        return Some("does not match its checksum".to_owned());
+    }
+    if le64(block, 0x30) != OFFSET || le64(block, 0x88) == 0 {
+        return Some("is not one for this place, or of no device".to_owned());
+    }
+    let bytes = device_bytes(block);
+    (bytes > size).then(|| format!("tells {bytes} bytes on a device of {size}: the end is cut off"))
+}
+
+/// What a superblock says of work that is not finished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BtrfsState {
+    /// A log of the file system's last moments waits to be replayed by a mount.
+    pub(crate) has_log: bool,
+    /// A change of the UUID began and did not end; no kernel mounts it like this.
+    pub(crate) changing_uuid: bool,
+}
+
+impl BtrfsState {
+    /// Where the superblock is.
+    pub(crate) const OFFSET: u64 = OFFSET;
+    /// How long it is.
+    pub(crate) const LENGTH: usize = LENGTH;
+
+    /// Reads it from a superblock that a probe found sound.
+    pub(crate) fn of(block: &[u8; LENGTH]) -> Self {
+        Self { has_log: le64(block, 0x60) != 0, changing_uuid: le64(block, 0x38) & CHANGING_FSID != 0 }
+    }
+}

@@ -1,0 +1,37 @@
+//! CRC-32C (Castagnoli), the checksum of all three superblocks.
+
+const TABLE: [u32; 256] = table();
+
+const fn table() -> [u32; 256] {
+    let mut table = [0; 256];
+    let mut i = 0;
+    while i < 256 {
+        let mut value = i as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            value = if value & 1 == 1 { (value >> 1) ^ 0x82F6_3B78 } else { value >> 1 };
+            bit += 1;
+        }
+        table[i] = value;
+        i += 1;
+    }
+    table
+}
+
+/// Without the final inversion, as ext4 stores it.
+pub(super) fn raw(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ (crc >> 8))
+}
+
+/// As the standard has it, and xfs and btrfs.
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    !raw(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn equals_the_check_value_of_the_standard() {
+        assert_eq!(super::crc32c(b"123456789"), 0xE306_9283);
+    }
+}

@@ -1,0 +1,84 @@
+//! xfs: a superblock at the start of the device, and a copy at the start of every allocation group.
+
+use super::{Finding, Source, Verdict, be16, be32, be64, crc32c, le32, uuid};
+use crate::{FsType, Result};
+
+const MAGIC: &[u8] = b"XFSB";
+/// The part that has fields; the checksum covers the sector.
+const LENGTH: usize = 512;
+const CRC_AT: usize = 224;
+
+/// Where the copies lie if it was made with the four groups that mkfs chooses for most sizes.
+pub(super) fn copy_offsets(size: u64) -> impl Iterator<Item = u64> {
+    const BLOCK: u64 = 4096;
+    let group = (size / BLOCK).div_ceil(4) * BLOCK;
+    (1..4).map(move |number| number * group).filter(|offset| *offset > 0)
+}
+
+pub(super) fn find(source: &mut Source<'_>) -> Result<Option<Finding>> {
+    let Some(block) = read(source, 0)? else { return Ok(None) };
+    Ok(Some(judge(&block, source.size)))
+}
+
+pub(super) fn copy(source: &mut Source<'_>) -> Result<Option<String>> {
+    for offset in copy_offsets(source.size) {
+        if read(source, offset)?.is_some() {
+            return Ok(Some(format!("a copy of an xfs superblock at {offset}, its original is gone")));
+        }
+    }
+    Ok(None)
+}
+
+/// The whole sector of a superblock, if there is one.
+fn read(source: &mut Source<'_>, offset: u64) -> Result<Option<Vec<u8>>> {
+    let Some(block) = source.at(offset, LENGTH)?.filter(|block| block.starts_with(MAGIC)) else {
+        return Ok(None);
+    };
+    let sector = usize::from(be16(&block, 102));
+    if sector.is_power_of_two() && (LENGTH..=32768).contains(&sector) {
+        return Ok(source.at(offset, sector)?.or(Some(block)));
+    }
+    Ok(Some(block))
+}
+
+fn judge(block: &[u8], size: u64) -> Finding {
+    if let Some(problem) = problem(block, size) {
+        return Finding::damaged(FsType::Xfs, format!("xfs whose superblock {problem}"), 0);
+    }
+    Finding {
+        verdict: Verdict::Ours { fs: FsType::Xfs, uuid: uuid(block, 32) },
+        what: "xfs".to_owned(),
+        offset: 0,
+        claim: 0..bytes(block).unwrap_or(u64::MAX),
+    }
+}
+
+fn bytes(block: &[u8]) -> Option<u64> {
+    be64(block, 8).checked_mul(u64::from(be32(block, 4))).filter(|bytes| *bytes > 0)
+}
+
+fn problem(block: &[u8], size: u64) -> Option<String> {
+    const VERSION_5: u16 = 5;
+    if be16(block, 100) & 0xF == VERSION_5 && checksum(block) != le32(block, CRC_AT) {
+        return Some("does not match its checksum".to_owned());
+    }
+    let (block_size, sector) = (be32(block, 4), be16(block, 102));
+    let sound = block_size.is_power_of_two()
+        && (512..=65536).contains(&block_size)
+        && usize::from(sector) == block.len()
+        && be32(block, 84) > 0
+        && be32(block, 88) > 0;
+    let Some(bytes) = bytes(block).filter(|_| sound) else {
+        return Some("tells an impossible geometry".to_owned());
+    };
+    if block[126] != 0 {
+        return Some("says that its mkfs did not finish".to_owned());
+    }
+    (bytes > size).then(|| format!("tells {bytes} bytes on a device of {size}: the end is cut off"))
+}
+
+fn checksum(block: &[u8]) -> u32 {
+    let mut block = block.to_vec();
+    block[CRC_AT..CRC_AT + 4].fill(0);
+    crc32c::crc32c(&block)
+}
