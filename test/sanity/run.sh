@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # csi-sanity against our drivers: the local pool on three file systems, with and without attach, and the
-# SDK's example. A run passes if no test fails, if exactly the tests are skipped that are named here with a
-# reason, and if nothing is left over afterwards: no loop device, no mount, no file in the pool.
+# SDK's example. A run passes if no test fails, if exactly the tests are skipped that are named in skipped/
+# with a reason, and if nothing is left over afterwards: no loop device, no mount, no file in the pool.
 #
 #   run.sh             all runs
 #   run.sh local-xfs   the runs whose name begins so
@@ -16,22 +16,10 @@ tmpfs=$TARGET/debug/examples/tmpfs
 only=${1:-}
 passed=0 failed=0
 
-# Skipped everywhere: what csi-sanity asks of no driver, or of no driver that is asked this way.
-skipped_always() {
-  cat <<'END'
-END
-}
-
-# What needs ControllerPublish, which a local pool serves only if it is asked to.
-skipped_without_attach() {
-  cat <<'END'
-END
-}
-
-# What a tmpfs of one machine cannot have.
-skipped_by_example() {
-  cat <<'END'
-END
+# The tests that may be skipped, from files that give the reason above them.
+may_skip() {
+  local file
+  for file in "$@"; do grep -v '^#' "$ROOT/test/sanity/skipped/$file.txt"; done
 }
 
 # The names of skipped tests in a JUnit report, without the labels that ginkgo puts around them.
@@ -44,6 +32,7 @@ skipped_in() {
 judge() {
   local name=$1 expected=$2 access=$3 status=0 counts good=0 bad=0
   local report=$WORK/report.xml log=$WORK/sanity.log
+  rm -f "$report"
   "$sanity" -csi.endpoint "unix://$SOCKET" -csi.mountdir "$WORK/target" -csi.stagingdir "$WORK/staging" \
     -csi.testvolumesize $((1 << 30)) -csi.testvolumeexpandsize $((2 << 30)) -csi.testvolumeaccesstype "$access" \
     -csi.testnodevolumeattachlimit -ginkgo.no-color -ginkgo.junit-report "$report" >"$log" 2>&1 || status=$?
@@ -61,7 +50,7 @@ judge() {
     # Not a failed test, and yet csi-sanity is not content: count that as one.
     [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
   fi
-  if ! diff --label expected --label skipped -u <(sort <<<"$expected" | sed '/^$/d') <(skipped_in "$report") >"$WORK/diff"; then
+  if ! diff --label expected --label skipped -u <(sort <<<"$expected") <(skipped_in "$report") >"$WORK/diff"; then
     echo "$name: the skipped tests are not those that are expected:"
     cat "$WORK/diff"
     bad=$((bad + 1))
@@ -83,16 +72,15 @@ wanted() {
   [[ $1 == "$only"* ]]
 }
 
-# local NAME FS ACCESS-TYPE ARGUMENT...
+# local_pool NAME FS ACCESS-TYPE ARGUMENT...
 local_pool() {
-  local name=$1 fs=$2 access=$3 expected
+  local name=$1 fs=$2 access=$3 skips=(local)
   shift 3
   wanted "$name" || return 0
-  expected=$(skipped_always)
-  [[ " $* " == *" --attach "* ]] || expected+=$'\n'$(skipped_without_attach)
+  [[ " $* " == *" --attach "* ]] || skips+=(local-unattached)
   pool_up "$fs" 40G
   driver_start "$wharf" driver local --node-id sanity --pool "$POOL" --max-volumes 8 "$@"
-  judge "$name" "$expected" "$access"
+  judge "$name" "$(may_skip "${skips[@]}")" "$access"
   driver_stop || count "$name: stop" 0 1
   release_all
   pool_down
@@ -102,7 +90,7 @@ example() {
   wanted example-tmpfs || return 0
   POOL=
   driver_start "$tmpfs" --node-id sanity
-  judge example-tmpfs "$(skipped_by_example)" mount
+  judge example-tmpfs "$(may_skip example)" mount
   driver_stop || count "example-tmpfs: stop" 0 1
 }
 
