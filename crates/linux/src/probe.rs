@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub use places::signature_offsets;
 
-pub(crate) use btrfs::BtrfsState;
+pub(crate) use btrfs::BtrfsSuper;
 
 use crate::{FsType, Probe, Result};
 

@@ -197,7 +197,7 @@ fn now_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    (now.tv_sec as i64).saturating_mul(1000).saturating_add(now.tv_nsec as i64 / 1_000_000)
+    i64::from(now.tv_sec).saturating_mul(1000).saturating_add(i64::from(now.tv_nsec) / 1_000_000)
 }
 
 /// Eight bytes: which file system, and which errno; all zero for "frozen". Fits a pipe, so it is whole or not.

@@ -300,7 +300,7 @@ fn the_rules_over_findings() {
         Some(Probe::Damaged { fs, .. }) => fs,
         other => panic!("{other:?}"),
     };
-    assert_eq!(remains(&[torn.clone()]), Some(FsType::Xfs));
+    assert_eq!(remains(std::slice::from_ref(&torn)), Some(FsType::Xfs));
     assert_eq!(remains(&[torn.clone(), outside.clone()]), None);
     assert_eq!(remains(&[torn.clone(), Finding::damaged(FsType::Ext4, "torn", 1024)]), None);
     assert_eq!(remains(&[torn.clone(), ext4.clone()]), None);

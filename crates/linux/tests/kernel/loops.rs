@@ -1,0 +1,209 @@
+//! Loop devices, and what can be asked of any device.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileExt as _, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use wharf_linux::{Beneath, Devices as _, Error, Files as _, Filesystems as _, LoopOptions, Mounts as _};
+
+use crate::bench::{ALL, Bench, MIB};
+
+fn labelled(label: &str) -> LoopOptions {
+    LoopOptions { read_only: false, label: label.to_owned() }
+}
+
+#[test]
+fn a_device_is_known_by_the_file_that_backs_it_on_every_kind_of_pool() {
+    let bench = Bench::new();
+    let mut pools: Vec<_> = ALL.map(|fs| bench.pool(fs)).to_vec();
+    pools.push(bench.mount_with("tmpfs", "tmpfs", "tmpfs", &[]));
+    for pool in pools {
+        let image = Beneath::new(&pool, Path::new("image"));
+        bench.linux.set_size(&image, 4 * MIB).unwrap();
+        let label = "vol-0123456789abcdef0123456789abcdef";
+        let device = bench.linux.loop_attach(&image, &labelled(label)).unwrap();
+        bench.will_detach(&device.path);
+        let id = bench.linux.stat(&image).unwrap().unwrap().id;
+        assert_eq!(device.backing, id, "{}", pool.display());
+        assert_eq!((device.label.as_str(), device.read_only), (label, false));
+        // tmpfs has known direct I/O since Linux 6.6 only.
+        assert!(device.direct_io || pool.ends_with("tmpfs"), "{}", pool.display());
+        assert_eq!(bench.linux.device_size(&device.path).unwrap(), 4 * MIB);
+
+        // Known still when it has another name, or none.
+        let renamed = Beneath::new(&pool, Path::new("renamed"));
+        bench.linux.rename(&image, &renamed).unwrap();
+        bench.linux.remove_file(&renamed).unwrap();
+        let all = bench.linux.loop_devices().unwrap();
+        assert_eq!(all.iter().filter(|other| other.backing == id).collect::<Vec<_>>(), [&device]);
+        bench.linux.loop_detach(&device.path).unwrap();
+        assert!(!bench.linux.loop_devices().unwrap().iter().any(|other| other.backing == id));
+    }
+}
+
+#[test]
+fn what_cannot_be_a_device_is_refused_and_nothing_is_attached() {
+    let bench = Bench::new();
+    bench.image("odd", 1000);
+    bench.image("empty", 0);
+    bench.image("good", MIB);
+    symlink("good", bench.path("link")).unwrap();
+    fs::create_dir(bench.path("dir")).unwrap();
+    for name in ["odd", "empty", "link", "dir", "missing", "../etc/passwd"] {
+        assert!(bench.linux.loop_attach(&bench.file(name), &labelled("")).is_err(), "{name}");
+    }
+    for label in ["x".repeat(64), "a\0b".to_owned()] {
+        assert!(bench.linux.loop_attach(&bench.file("good"), &labelled(&label)).is_err());
+    }
+    let good = bench.linux.stat(&bench.file("good")).unwrap().unwrap().id;
+    assert!(
+        !bench
+            .linux
+            .loop_devices()
+            .unwrap()
+            .iter()
+            .any(|device| device.backing.device == good.device && device.backing.inode == good.inode)
+    );
+
+    let longest = "x".repeat(63);
+    let device = bench.linux.loop_attach(&bench.file("good"), &labelled(&longest)).unwrap();
+    bench.will_detach(&device.path);
+    assert_eq!(device.label, longest);
+}
+
+#[test]
+fn a_read_only_device_takes_no_writes() {
+    let bench = Bench::new();
+    bench.image("image", MIB);
+    let options = LoopOptions { read_only: true, label: String::new() };
+    let device = bench.linux.loop_attach(&bench.file("image"), &options).unwrap();
+    bench.will_detach(&device.path);
+    assert!(device.read_only);
+    let write = fs::OpenOptions::new().write(true).open(&device.path);
+    assert!(write.and_then(|file| file.write_all_at(b"x", 0).and_then(|()| file.sync_all())).is_err());
+    assert!(fs::read(bench.path("image")).unwrap().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_device_takes_over_its_images_new_size() {
+    let bench = Bench::new();
+    let device = bench.device("image", MIB);
+    bench.linux.set_size(&bench.file("image"), 3 * MIB + 512).unwrap();
+    assert_eq!(bench.linux.device_size(&device).unwrap(), MIB);
+    bench.linux.loop_refresh(&device).unwrap();
+    assert_eq!(bench.linux.device_size(&device).unwrap(), 3 * MIB + 512);
+}
+
+#[test]
+fn a_device_in_use_stays_and_one_that_is_not_goes_at_once() {
+    let bench = Bench::new();
+    let device = bench.formatted("image", wharf_linux::FsType::Ext4);
+    let target = bench.mount(&device, "ext4", "mounted");
+    let error = bench.linux.loop_detach(&device).unwrap_err();
+    assert!(matches!(&error, Error::State { reason, .. } if reason.contains("in use")), "{error}");
+    fs::write(target.join("still"), "writable").unwrap();
+    bench.linux.unmount(&target).unwrap();
+
+    // Somebody who has it open for a moment, as udev does, only delays it.
+    let open = fs::File::open(&device).unwrap();
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(open);
+    });
+    bench.linux.loop_detach(&device).unwrap();
+    closing.join().unwrap();
+    let id = bench.linux.stat(&bench.file("image")).unwrap().unwrap().id;
+    assert!(!bench.linux.loop_devices().unwrap().iter().any(|other| other.backing == id));
+    bench.linux.loop_detach(&bench.path("missing/loop4095")).unwrap();
+    assert!(bench.linux.loop_detach(Path::new("/dev/null")).is_err());
+}
+
+#[test]
+fn many_at_once_get_devices_of_their_own() {
+    let bench = Bench::new();
+    let names: Vec<String> = (0..24).map(|i| format!("image-{i}")).collect();
+    for name in &names {
+        bench.image(name, MIB);
+    }
+    let linux = bench.linux;
+    let root = bench.root();
+    let devices: Vec<_> = std::thread::scope(|scope| {
+        let attaching: Vec<_> = names
+            .iter()
+            .map(|name| {
+                scope.spawn(move || {
+                    let image = Beneath::new(root, Path::new(name));
+                    linux.loop_attach(&image, &labelled(name)).map(|device| device.path)
+                })
+            })
+            .collect();
+        attaching.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let paths: BTreeSet<_> = devices.iter().flatten().cloned().collect();
+    paths.iter().for_each(|path| bench.will_detach(path));
+    assert_eq!(paths.len(), names.len(), "{devices:?}");
+}
+
+#[test]
+fn a_missing_node_is_made() {
+    let bench = Bench::new();
+    let device = bench.device("image", MIB);
+    let id = bench.linux.stat(&bench.file("image")).unwrap().unwrap().id;
+    fs::remove_file(&device).unwrap();
+    let all = bench.linux.loop_devices().unwrap();
+    assert!(all.iter().any(|other| other.backing == id && other.path == device));
+    assert_eq!(bench.linux.device_size(&device).unwrap(), MIB);
+}
+
+#[test]
+fn reads_are_exact_wherever_they_begin_and_end() {
+    let bench = Bench::new();
+    let size = 3 * MIB + 512;
+    let content: Vec<u8> = (0..size).map(|i| (i % 251) as u8).collect();
+    fs::write(bench.path("image"), &content).unwrap();
+    let device = bench.attach("image");
+    let ranges = [
+        (0, 1),
+        (0, 512),
+        (1, 4096),
+        (511, 2),
+        (4095, 4098),
+        (0, size),
+        (size - 512, 512),
+        (size - 1, 1),
+        (MIB - 7, 2 * MIB),
+        (size, 0),
+    ];
+    for (offset, length) in ranges {
+        let mut buffer = vec![0; length as usize];
+        bench.linux.read_device(&device, offset, &mut buffer).unwrap();
+        assert!(buffer == content[offset as usize..(offset + length) as usize], "{offset}+{length}");
+    }
+    for (offset, length) in [(size - 1, 2), (size, 1), (u64::MAX, 1)] {
+        assert!(bench.linux.read_device(&device, offset, &mut vec![0; length]).is_err(), "{offset}");
+    }
+    // What was written through the page cache is seen, too.
+    fs::OpenOptions::new().write(true).open(&device).unwrap().write_all_at(b"new", 5).unwrap();
+    let mut buffer = [0; 3];
+    bench.linux.read_device(&device, 5, &mut buffer).unwrap();
+    assert_eq!(&buffer, b"new");
+}
+
+#[test]
+fn what_is_not_a_device_is_said_to_be_none() {
+    let bench = Bench::new();
+    bench.image("image", MIB);
+    for path in [bench.path("image"), "/dev/null".into(), "/".into()] {
+        assert!(bench.linux.device_size(&path).is_err(), "{}", path.display());
+        assert!(bench.linux.device_number(&path).is_err());
+        assert!(bench.linux.probe(&path).is_err());
+    }
+    // A device without anything behind it has not "no signature": it cannot be judged.
+    let device = bench.attach("image");
+    bench.linux.loop_detach(&device).unwrap();
+    if bench.linux.device_size(&device).is_ok_and(|size| size == 0) {
+        assert!(bench.linux.probe(&device).is_err());
+    }
+}

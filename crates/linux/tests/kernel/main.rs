@@ -1,0 +1,10 @@
+//! `Linux` on the real kernel: loop devices, mounts and file systems, one file for each topic. Needs root.
+
+mod bench;
+mod files;
+mod filesystems;
+mod freeze;
+mod loops;
+mod mounts;
+mod ranges;
+mod uuids;
