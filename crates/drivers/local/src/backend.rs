@@ -1,0 +1,221 @@
+//! The pool as the SDK wants it: each trait's methods, run on a thread that may block.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use wharf_driver::backend::{
+    BackendError, BlockRanges, Capability, Capacity, CapacityAnswer, CapacityQuery, ChangedBlocks, Clones,
+    CreateError, DeleteError, Device, DeviceError, Devices, ExpandError, Expanded, Expansion, Format,
+    FormatRecords, GroupSnapshot, GroupSnapshots, Health, HealthIssue, Listing, NewGroupSnapshot,
+    NewSnapshot, NewVolume, Page, PublishError, Publishing, Secrets, SizeRange, Snapshot, SnapshotError,
+    SnapshotFilter, Snapshots, StageVolume, StorageIssue, Volume, Volumes,
+};
+
+use crate::{Pool, parameters};
+
+/// A pool behind the SDK's traits.
+#[derive(Clone)]
+pub struct LocalBackend {
+    pool: Arc<Pool>,
+}
+
+impl LocalBackend {
+    /// Serves `pool`.
+    pub fn new(pool: Arc<Pool>) -> Self {
+        Self { pool }
+    }
+
+    /// Runs `work` where it may block. What it began goes on even if the caller no longer waits.
+    async fn run<T, E>(&self, work: impl FnOnce(&Pool) -> Result<T, E> + Send + 'static) -> Result<T, E>
+    where
+        T: Send + 'static,
+        E: From<BackendError> + Send + 'static,
+    {
+        let pool = Arc::clone(&self.pool);
+        match tokio::task::spawn_blocking(move || work(&pool)).await {
+            Ok(result) => result,
+            Err(error) => Err(BackendError::Internal(format!("the operation broke off: {error}")).into()),
+        }
+    }
+}
+
+#[async_trait]
+impl Volumes for LocalBackend {
+    async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
+        let wanted = wanted.clone();
+        self.run(move |pool| pool.create(&wanted)).await
+    }
+
+    async fn delete(&self, id: &str, _secrets: &Secrets) -> Result<(), DeleteError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.delete(&id)).await
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
+        self.pool.get(id)
+    }
+
+    fn refuses(&self, volume: Option<&Volume>, capability: &Capability) -> Option<String> {
+        self.pool.refuses(volume.map(|volume| volume.id.as_str()), capability)
+    }
+
+    fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
+        parameters::of_volume(parameters).err().map(|error| error.to_string())
+    }
+}
+
+#[async_trait]
+impl Listing for LocalBackend {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+        Ok(self.pool.list(after, max))
+    }
+}
+
+#[async_trait]
+impl Capacity for LocalBackend {
+    async fn capacity(&self, query: &CapacityQuery) -> Result<CapacityAnswer, BackendError> {
+        let query = query.clone();
+        self.run(move |pool| pool.capacity(&query)).await
+    }
+}
+
+#[async_trait]
+impl Publishing for LocalBackend {
+    async fn publish(
+        &self,
+        id: &str,
+        node: &str,
+        _capability: &Capability,
+        read_only: bool,
+    ) -> Result<BTreeMap<String, String>, PublishError> {
+        let (id, node) = (id.to_owned(), node.to_owned());
+        self.run(move |pool| pool.publish(&id, &node, read_only)).await
+    }
+
+    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
+        let (id, node) = (id.to_owned(), node.map(str::to_owned));
+        self.run(move |pool| pool.unpublish(&id, node.as_deref())).await
+    }
+}
+
+#[async_trait]
+impl Expansion for LocalBackend {
+    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.expand(&id, size)).await
+    }
+
+    fn online(&self) -> bool {
+        true
+    }
+}
+
+#[async_trait]
+impl Snapshots for LocalBackend {
+    async fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
+        let wanted = wanted.clone();
+        self.run(move |pool| pool.create_snapshot(&wanted)).await
+    }
+
+    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.delete_snapshot(&id)).await
+    }
+
+    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
+        self.pool.get_snapshot(id)
+    }
+
+    async fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<Page<Snapshot>, BackendError> {
+        Ok(self.pool.list_snapshots(filter, after, max))
+    }
+}
+
+impl Clones for LocalBackend {}
+
+#[async_trait]
+impl GroupSnapshots for LocalBackend {
+    async fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
+        let wanted = wanted.clone();
+        self.run(move |pool| pool.create_group(&wanted)).await
+    }
+
+    async fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.delete_group(&id)).await
+    }
+
+    async fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
+        self.pool.get_group(id)
+    }
+}
+
+#[async_trait]
+impl ChangedBlocks for LocalBackend {
+    async fn allocated(&self, snapshot: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
+        let snapshot = snapshot.to_owned();
+        self.run(move |pool| pool.allocated_blocks(&snapshot, from)).await
+    }
+
+    async fn changed(&self, base: &str, target: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
+        let (base, target) = (base.to_owned(), target.to_owned());
+        self.run(move |pool| pool.changed_blocks(&base, &target, from)).await
+    }
+}
+
+#[async_trait]
+impl Health for LocalBackend {
+    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.volume_health(&id)).await
+    }
+
+    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+        self.run(|pool| pool.storage_health()).await
+    }
+}
+
+#[async_trait]
+impl Devices for LocalBackend {
+    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError> {
+        let (id, capability) = (volume.id.clone(), volume.capability.clone());
+        self.run(move |pool| pool.attach(&id, &capability)).await
+    }
+
+    async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.find(&id)).await
+    }
+
+    async fn detach(&self, id: &str) -> Result<(), DeviceError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.detach(&id)).await
+    }
+
+    async fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
+        let id = id.to_owned();
+        self.run(move |pool| pool.refresh(&id)).await
+    }
+
+    fn records(&self) -> Option<&dyn FormatRecords> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl FormatRecords for LocalBackend {
+    async fn format(&self, id: &str) -> Result<Format, DeviceError> {
+        self.pool.format(id)
+    }
+
+    async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {
+        let (id, format) = (id.to_owned(), format.clone());
+        self.run(move |pool| pool.set_format(&id, &format)).await
+    }
+}

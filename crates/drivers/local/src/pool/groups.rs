@@ -1,0 +1,175 @@
+//! Group snapshots: all members cut at one moment, all or none. The group's record is written before its
+//! members and removed after them, so that half a group is always recognised as one.
+
+use wharf_driver::backend::{BackendError, DeleteError, GroupSnapshot, NewGroupSnapshot, SnapshotError};
+
+use super::Core;
+use super::snapshots::{new_record, no_volume};
+use crate::fault::{During as _, Fault};
+use crate::ids::{self, Kind};
+use crate::parameters;
+use crate::record::{GroupRecord, GroupState, Member, Moment, VERSION};
+use crate::store;
+
+impl Core {
+    /// Cuts a group; the same name and members again is the same group.
+    pub fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
+        let NewGroupSnapshot { name, sources, .. } = wanted;
+        parameters::of_snapshot(&wanted.parameters)
+            .map_err(|error| SnapshotError::Invalid(error.to_string()))?;
+        let id = ids::derive(Kind::Group, name);
+        let _claim = self.claims.exclusive(&id)?;
+        self.refuse_broken(&id)?;
+        let existing = self.index().group(&id).cloned();
+        match existing {
+            Some(record) if record.state != GroupState::Ready => self.unmake_group(record)?,
+            Some(record) => {
+                let members = record.members.iter().map(|member| &member.source);
+                if record.name != *name || !members.eq(sources) {
+                    return Err(SnapshotError::Exists(format!(
+                        "a group snapshot named {name:?} exists ({id}), of other volumes"
+                    )));
+                }
+                return self.settled_group(&record);
+            }
+            None => {}
+        }
+        let members: Vec<Member> = sources
+            .iter()
+            .map(|source| Member { source: source.clone(), snapshot: ids::derive_member(name, source) })
+            .collect();
+        for member in &members {
+            // Told once, as for a single snapshot.
+            if let Some(failure) = self.copies.take_failure(&member.snapshot) {
+                return Err(failure.into());
+            }
+        }
+        self.make_group(name, id.clone(), members)?;
+        let record = self.index().group(&id).cloned();
+        let gone = || SnapshotError::Backend(BackendError::Busy(format!("{id} was given up: call again")));
+        self.settled_group(&record.ok_or_else(gone)?)
+    }
+
+    fn make_group(&self, name: &str, id: String, members: Vec<Member>) -> Result<(), SnapshotError> {
+        let mut held = Vec::new();
+        let mut volumes = Vec::with_capacity(members.len());
+        for Member { source, .. } in &members {
+            if self.ready_volume(source)?.is_none() {
+                return Err(no_volume(source));
+            }
+            held.push(self.claims.shared(source)?);
+            volumes.push(self.ready_volume(source)?.ok_or_else(|| no_volume(source))?);
+        }
+        self.admit_snapshots(&volumes.iter().collect::<Vec<_>>())?;
+        let record = GroupRecord {
+            version: VERSION,
+            id: id.clone(),
+            name: name.to_owned(),
+            created: Moment::now(),
+            state: GroupState::Creating,
+            members,
+        };
+        let snapshots: Vec<_> = std::iter::zip(&volumes, &record.members)
+            .map(|(volume, member)| {
+                let name = format!("{id}/{}", volume.id);
+                (volume, new_record(volume, member.snapshot.clone(), name, Some(id.clone())))
+            })
+            .collect();
+        let made = self.save_group(record.clone()).map_err(SnapshotError::from).and_then(|()| {
+            self.make_snapshots(&snapshots)?;
+            Ok(self.save_group(GroupRecord {
+                state: GroupState::Ready,
+                created: Moment::now(),
+                ..record.clone()
+            })?)
+        });
+        if made.is_err()
+            && let Err(fault) = self.unmake_group(record)
+        {
+            tracing::error!(id, %fault, "a failed group could not be undone; the next call or start will");
+        }
+        made
+    }
+
+    /// Waits a while for the members' copies.
+    fn settled_group(&self, record: &GroupRecord) -> Result<GroupSnapshot, SnapshotError> {
+        for Member { snapshot, .. } in &record.members {
+            self.await_copy(snapshot);
+            if let Some(failure) = self.copies.take_failure(snapshot) {
+                return Err(failure.into());
+            }
+        }
+        Ok(self.group(record)?)
+    }
+
+    /// Deletes a group with its members; gone is success.
+    pub fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
+        if !ids::is(Kind::Group, id) {
+            return Ok(());
+        }
+        self.refuse_broken(id)?;
+        if self.index().group(id).is_none() {
+            return Ok(());
+        }
+        let _claim = self.claims.exclusive(id)?;
+        let Some(record) = self.index().group(id).cloned() else { return Ok(()) };
+        for Member { snapshot, .. } in &record.members {
+            self.refuse_copied(snapshot).map_err(DeleteError::InUse)?;
+        }
+        // Held until the end: nobody starts a restore from a member that is on its way out.
+        let mut held = Vec::new();
+        for Member { snapshot, .. } in &record.members {
+            held.push(self.claims.exclusive(snapshot)?);
+        }
+        self.save_group(GroupRecord { state: GroupState::Deleting, ..record.clone() })?;
+        for Member { snapshot, .. } in &record.members {
+            self.drop_snapshot(snapshot)?;
+        }
+        self.remove_group(id)?;
+        tracing::info!(id, "deleted");
+        Ok(())
+    }
+
+    /// Undoes an unfinished group, or finishes its deletion.
+    pub(super) fn unmake_group(&self, mut record: GroupRecord) -> Result<(), Fault> {
+        if record.state == GroupState::Ready {
+            record.state = GroupState::Deleting;
+            self.save_group(record.clone())?;
+        }
+        for Member { snapshot, .. } in &record.members {
+            let there = self.index().snapshot(snapshot).is_some();
+            if there {
+                self.discard(snapshot)?;
+            }
+        }
+        self.remove_group(&record.id)
+    }
+
+    fn remove_group(&self, id: &str) -> Result<(), Fault> {
+        self.store.remove_file(&store::record_of(id)).during("remove its record", id)?;
+        self.index().remove_group(id);
+        self.store.sync(store::GROUPS.as_ref()).during("make its deletion durable", id)
+    }
+
+    /// One group that is cut.
+    pub fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
+        self.refuse_broken(id)?;
+        let record = self.index().group(id).filter(|record| record.state == GroupState::Ready).cloned();
+        record.map(|record| self.group(&record)).transpose()
+    }
+
+    fn group(&self, record: &GroupRecord) -> Result<GroupSnapshot, BackendError> {
+        let index = self.index();
+        let mut snapshots = Vec::with_capacity(record.members.len());
+        for Member { snapshot, .. } in &record.members {
+            let member = index.snapshot(snapshot).ok_or_else(|| {
+                BackendError::Internal(format!(
+                    "{} has lost its member {snapshot}: delete the group",
+                    record.id
+                ))
+            })?;
+            snapshots.push(self.snapshot(member));
+        }
+        Ok(GroupSnapshot { id: record.id.clone(), created: record.created.into(), snapshots })
+    }
+}

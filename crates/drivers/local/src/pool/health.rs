@@ -1,0 +1,99 @@
+//! What is wrong with a volume or with the pool behind all of them.
+
+use wharf_driver::backend::{BackendError, HealthIssue, HealthStatus, StorageIssue, StorageStatus};
+
+use super::Core;
+use super::devices::{ImageFault, image_fault};
+use crate::capacity::Fullness;
+use crate::fault::During as _;
+use crate::record::{Provisioning, VolumeRecord};
+use crate::store;
+
+/// Reasons are one stable word each.
+mod reason {
+    pub(super) const IMAGE_MISSING: &str = "ImageMissing";
+    pub(super) const IMAGE_SWAPPED: &str = "ImageSwapped";
+    pub(super) const IMAGE_DAMAGED: &str = "ImageDamaged";
+    pub(super) const RECORD_UNREADABLE: &str = "RecordUnreadable";
+    pub(super) const POOL_FULL: &str = "PoolFull";
+    pub(super) const POOL_NEARLY_FULL: &str = "PoolNearlyFull";
+    pub(super) const POOL_READ_ONLY: &str = "PoolReadOnly";
+    pub(super) const POOL_UNREACHABLE: &str = "PoolUnreachable";
+}
+
+impl Core {
+    /// What is wrong with a volume; `None` if there is no such volume.
+    pub fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        let broken = self.index().broken(id).map(str::to_owned);
+        if let Some(why) = broken {
+            return Ok(Some(vec![issue(HealthStatus::Inaccessible, reason::RECORD_UNREADABLE, why)]));
+        }
+        let Some(record) = self.ready_volume(id)? else { return Ok(None) };
+        let mut issues: Vec<_> = self.image_issue(&record)?.into_iter().collect();
+        for StorageIssue { status, reason, message } in self.storage_health()? {
+            let full = [reason::POOL_FULL, reason::POOL_NEARLY_FULL].contains(&reason.as_str());
+            if full && record.provisioning == Provisioning::Thick {
+                continue;
+            }
+            let status = match status {
+                StorageStatus::Degraded => HealthStatus::Degraded,
+                StorageStatus::Unreachable => HealthStatus::Inaccessible,
+            };
+            issues.push(HealthIssue { status, reason, message });
+        }
+        Ok(Some(issues))
+    }
+
+    fn image_issue(&self, record: &VolumeRecord) -> Result<Option<HealthIssue>, BackendError> {
+        let id = &record.id;
+        let path = store::image_of(id);
+        let stat = self.store.stat(&path).during("look at its image", id)?;
+        let Some(fault) = image_fault(stat, record.image_inode, record.size) else { return Ok(None) };
+        let (status, reason) = match fault {
+            ImageFault::Missing => (HealthStatus::DataLoss, reason::IMAGE_MISSING),
+            ImageFault::Swapped => (HealthStatus::Inaccessible, reason::IMAGE_SWAPPED),
+            ImageFault::Size(found) if found < record.size => (HealthStatus::DataLoss, reason::IMAGE_DAMAGED),
+            ImageFault::Size(_) => (HealthStatus::Inaccessible, reason::IMAGE_DAMAGED),
+        };
+        Ok(Some(issue(status, reason, fault.message(&self.store.root.join(path), record.size))))
+    }
+
+    /// What is wrong with the pool.
+    pub fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+        let issue =
+            |status, reason: &str, message| StorageIssue { status, reason: reason.to_owned(), message };
+        let mut issues = Vec::new();
+        if let Err(message) = self.ready() {
+            return Ok(vec![issue(StorageStatus::Unreachable, reason::POOL_UNREACHABLE, message)]);
+        }
+        let usage = self.usage()?;
+        if usage.read_only {
+            let message = "the pool's file system is read-only: see the kernel log, repair and remount it";
+            issues.push(issue(StorageStatus::Degraded, reason::POOL_READ_ONLY, message.to_owned()));
+        }
+        let committed = self.index().committed();
+        let room = self.room(&usage, committed);
+        let percent = room.percent;
+        let promised =
+            format!("{committed} bytes are promised to volumes, {} are free", usage.available_bytes);
+        match room.fullness {
+            Fullness::Fine => {}
+            Fullness::NearlyFull => {
+                let message = format!("the pool is {percent}% full; {promised}");
+                issues.push(issue(StorageStatus::Degraded, reason::POOL_NEARLY_FULL, message));
+            }
+            Fullness::Full => {
+                let message = format!(
+                    "the pool is {percent}% full: no new volumes, snapshots or expansions; {promised}; \
+                     delete some, or enlarge its file system"
+                );
+                issues.push(issue(StorageStatus::Degraded, reason::POOL_FULL, message));
+            }
+        }
+        Ok(issues)
+    }
+}
+
+fn issue(status: HealthStatus, reason: &str, message: String) -> HealthIssue {
+    HealthIssue { status, reason: reason.to_owned(), message }
+}

@@ -1,0 +1,335 @@
+//! The durable records of a pool, and how they are read: whole, of a version we know, about the object whose
+//! place they are in. Anything else is an error that names the file; nothing is guessed or skipped over.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use wharf_driver::backend::{Format, Source};
+use wharf_linux::FsType;
+
+/// The version of records this release writes, and the newest that it reads.
+pub(crate) const VERSION: u32 = 1;
+
+/// The pool itself: `pool.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct PoolRecord {
+    pub version: u32,
+    /// Chosen when the pool was made: tells this pool from another one mounted in its place.
+    pub uuid: String,
+    pub created: Moment,
+}
+
+/// How a volume takes its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Provisioning {
+    /// When they are written.
+    #[default]
+    Thin,
+    /// All at once, when it is made. (Blocks that a snapshot shares are taken again when they are written.)
+    Thick,
+}
+
+/// One way of use that was asked for when the volume was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub(crate) enum Access {
+    Block,
+    Mount { fs: FsType },
+}
+
+/// How far an image has come. `creating` is the intent: whatever is found there after a crash is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "phase")]
+pub(crate) enum Phase {
+    /// To be undone at start. Goes to `copying` or `ready`.
+    Creating,
+    /// Its first `done` of `total` bytes are copied from the source and durable; resumed at start. Goes to
+    /// `ready`.
+    Copying { done: u64, total: u64 },
+    /// Whole and durable.
+    Ready,
+}
+
+/// Where ControllerPublish has attached a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Attachment {
+    pub node: String,
+    pub read_only: bool,
+}
+
+/// A volume: `volumes/<id>/record.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct VolumeRecord {
+    pub version: u32,
+    pub id: String,
+    pub name: String,
+    pub created: Moment,
+    pub state: Phase,
+    pub size: u64,
+    /// An expansion under way; finished or undone at start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growing_to: Option<u64>,
+    pub provisioning: Provisioning,
+    pub access: Vec<Access>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mkfs_options: Vec<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<Source>,
+    pub format: Format,
+    /// The image's own inode: another file of the same name is not this volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_inode: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attached: Option<Attachment>,
+}
+
+/// A snapshot: `snapshots/<id>/record.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct SnapshotRecord {
+    pub version: u32,
+    pub id: String,
+    pub name: String,
+    pub created: Moment,
+    pub state: Phase,
+    /// The volume it was taken of; that may be gone by now.
+    pub source: String,
+    pub size: u64,
+    /// What the volume's bytes were at that moment.
+    pub format: Format,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_inode: Option<u64>,
+}
+
+/// How far a group has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum GroupState {
+    /// Undone at start, with all members.
+    Creating,
+    /// All members are cut.
+    Ready,
+    /// Finished at start.
+    Deleting,
+}
+
+/// A group snapshot: `groups/<id>.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct GroupRecord {
+    pub version: u32,
+    pub id: String,
+    pub name: String,
+    pub created: Moment,
+    pub state: GroupState,
+    pub members: Vec<Member>,
+}
+
+/// One volume of a group and the snapshot taken of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Member {
+    pub source: String,
+    pub snapshot: String,
+}
+
+/// File systems that are about to be frozen: `freeze.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct FreezeRecord {
+    pub version: u32,
+    pub mount_points: Vec<PathBuf>,
+}
+
+/// A moment, written as RFC 3339.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(jiff::Timestamp);
+
+impl Moment {
+    pub(crate) fn now() -> Self {
+        Self(jiff::Timestamp::now())
+    }
+}
+
+impl From<Moment> for SystemTime {
+    fn from(moment: Moment) -> Self {
+        moment.0.into()
+    }
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        jiff::Timestamp::from_str(&text).map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Why a record was not read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RecordError {
+    #[error(
+        "{} has version {version}, this release reads up to {VERSION}: run the Wharf that wrote it, or a newer one",
+        file.display()
+    )]
+    Newer { file: PathBuf, version: u32 },
+    #[error("{} is damaged: {reason}; put it back from a backup", file.display())]
+    Damaged { file: PathBuf, reason: String },
+}
+
+/// A record that knows whose it is.
+pub(crate) trait Record: Serialize + DeserializeOwned {
+    /// The id that its place must have; `None` for the ones without.
+    fn id(&self) -> Option<&str>;
+}
+
+impl Record for PoolRecord {
+    fn id(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Record for FreezeRecord {
+    fn id(&self) -> Option<&str> {
+        None
+    }
+}
+
+impl Record for VolumeRecord {
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+}
+
+impl Record for SnapshotRecord {
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+}
+
+impl Record for GroupRecord {
+    fn id(&self) -> Option<&str> {
+        Some(&self.id)
+    }
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+/// Reads a record found in `file`, the place of the object `id`.
+pub(crate) fn parse<T: Record>(file: &Path, id: Option<&str>, bytes: &[u8]) -> Result<T, RecordError> {
+    let damaged = |reason: String| RecordError::Damaged { file: file.to_owned(), reason };
+    let Version { version } = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    match version {
+        0 => return Err(damaged("version 0 was never written".into())),
+        1..=VERSION => {}
+        version => return Err(RecordError::Newer { file: file.to_owned(), version }),
+    }
+    let record: T = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+    if record.id() != id {
+        return Err(damaged(format!("it is the record of {}", record.id().unwrap_or("something else"))));
+    }
+    Ok(record)
+}
+
+/// What is written: JSON that an operator can read.
+pub(crate) fn to_bytes<T: Record>(record: &T) -> Vec<u8> {
+    // Plain structs with string keys: serde_json has nothing to refuse in them.
+    let mut bytes = serde_json::to_vec_pretty(record).unwrap_or_default();
+    debug_assert!(!bytes.is_empty());
+    bytes.push(b'\n');
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume() -> VolumeRecord {
+        VolumeRecord {
+            version: VERSION,
+            id: "vol-1".into(),
+            name: "pvc-1".into(),
+            created: Moment::now(),
+            state: Phase::Copying { done: 1, total: 2 },
+            size: 4096,
+            growing_to: Some(8192),
+            provisioning: Provisioning::Thick,
+            access: vec![Access::Block, Access::Mount { fs: FsType::Xfs }],
+            mkfs_options: vec!["-K".into()],
+            source: Some(Source::Snapshot("snap-1".into())),
+            format: Format::Copied { fs: FsType::Xfs, uuid: "u".into() },
+            image_inode: Some(7),
+            attached: Some(Attachment { node: "n".into(), read_only: true }),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let record = volume();
+        let bytes = to_bytes(&record);
+        let read: VolumeRecord = parse(Path::new("r"), Some("vol-1"), &bytes).unwrap();
+        assert_eq!(read, record);
+        let group = GroupRecord {
+            version: VERSION,
+            id: "group-1".into(),
+            name: "g".into(),
+            created: Moment::now(),
+            state: GroupState::Deleting,
+            members: vec![Member { source: "vol-1".into(), snapshot: "snap-1".into() }],
+        };
+        let read: GroupRecord = parse(Path::new("r"), Some("group-1"), &to_bytes(&group)).unwrap();
+        assert_eq!(read, group);
+    }
+
+    #[test]
+    fn anything_else_is_refused_and_the_file_is_named() {
+        let good = String::from_utf8(to_bytes(&volume())).unwrap();
+        let cases = [
+            ("newer", good.replace("\"version\": 1", "\"version\": 2"), "has version 2"),
+            // A newer one may have any shape.
+            ("newer, other shape", r#"{"version": 9, "what": []}"#.into(), "has version 9"),
+            ("version 0", good.replace("\"version\": 1", "\"version\": 0"), "damaged"),
+            ("no version", "{}".into(), "damaged"),
+            ("empty", String::new(), "damaged"),
+            ("torn", good[..good.len() / 2].into(), "damaged"),
+            ("unknown field", good.replacen('{', "{\"knob\": 1,", 1), "damaged"),
+            ("another's", good.replace("vol-1", "vol-2"), "record of vol-2"),
+            ("negative size", good.replace("\"size\": 4096", "\"size\": -1"), "damaged"),
+            ("unknown state", good.replace("copying", "pondering"), "damaged"),
+        ];
+        for (name, text, expected) in cases {
+            let error =
+                parse::<VolumeRecord>(Path::new("volumes/vol-1/record.json"), Some("vol-1"), text.as_bytes())
+                    .unwrap_err()
+                    .to_string();
+            assert!(
+                error.contains(expected) && error.contains("volumes/vol-1/record.json"),
+                "{name}: {error}"
+            );
+        }
+    }
+}
