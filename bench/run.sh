@@ -14,7 +14,7 @@ wharf=$TARGET/dist/wharf
 rows=()
 
 csi() { "$wharf" csi --endpoint "unix://$SOCKET" --timeout 300s "$@"; }
-field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" | head -n 1; }
+field() { sed -nE "s/^  \"$1\": \"?([^\",]*)\"?,?\$/\\1/p"; }
 create() { csi --output json volume create "$@" | field volume_id; }
 
 say() { printf '%s\n' "$*" >&2; }

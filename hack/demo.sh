@@ -10,8 +10,9 @@ wharf=$TARGET/release/wharf
 total=$(milliseconds)
 
 csi() { "$wharf" csi --endpoint "unix://$SOCKET" "$@"; }
-# The first value of a field in JSON output.
-field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2" | head -n 1; }
+# A field of a JSON object; of nested ones the first that comes.
+field() { sed -nE "s/^  \"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2"; }
+nested() { sed -nE "s/^ +\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2" | head -n 1; }
 line() { printf '  %-52s %8s  %s\n' "$@"; }
 
 # step WHAT COMMAND...: runs it, keeps its output in $OUT, prints how long it took.
@@ -96,8 +97,8 @@ expect "df: $(human "$before"), now $(human "$(size "$WORK/data")")" larger "$WO
 expect "the file is what it was" same "$WORK/data/file" "$changed"
 
 step "stats" csi --output json node stats "$data" --path "$WORK/data" --staging-path "$WORK/staging/data"
-expect "bytes: $(human "$(field used "$OUT")") of $(human "$(field total "$OUT")") used" \
-  [ "$(field total "$OUT")" -gt $((3 << 30)) ]
+expect "bytes: $(human "$(nested used "$OUT")") of $(human "$(nested total "$OUT")") used" \
+  [ "$(nested total "$OUT")" -gt $((3 << 30)) ]
 step "health" csi volume health "$data"
 expect "healthy" grep -q HEALTHY <<<"$OUT"
 

@@ -31,7 +31,7 @@ listening() {
   done
   return 1
 }
-field() { sed -nE "s/^ *\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" | head -n 1; }
+field() { sed -nE "s/^  \"$1\": \"?([^\",]*)\"?,?\$/\\1/p"; }
 no_loops() { [ -z "$(losetup --list --noheadings)" ]; }
 
 modprobe loop

@@ -1,0 +1,98 @@
+//! The command line as a whole: global flags, and which command does what.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::csi::{self, CsiArgs};
+use crate::driver::{self, DriverArgs};
+use crate::local::{self, LocalArgs};
+
+/// Kubernetes CSI storage in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "wharf", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What is logged, and how; always to stderr.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct LogArgs {
+    /// What to log: error, warn, info, debug, trace, or a filter such as wharf_driver=debug,warn
+    #[arg(long, env = "RUST_LOG", global = true, value_name = "FILTER", help_heading = "Logging")]
+    pub(crate) log_level: Option<String>,
+    /// How log lines look
+    #[arg(
+        long,
+        env = "WHARF_LOG_FORMAT",
+        global = true,
+        value_enum,
+        default_value = "text",
+        value_name = "FORMAT",
+        help_heading = "Logging"
+    )]
+    pub(crate) log_format: LogFormat,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Driver(DriverArgs),
+    Local(LocalArgs),
+    Csi(CsiArgs),
+}
+
+impl Cli {
+    /// How much is logged if nobody says: drivers tell what they do, tools only what is wrong.
+    pub(crate) fn default_log_level(&self) -> &'static str {
+        match self.command {
+            Command::Driver(_) => "info",
+            Command::Local(_) | Command::Csi(_) => "warn",
+        }
+    }
+
+    /// Does what was asked.
+    pub(crate) async fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Driver(args) => driver::run(args).await,
+            Command::Local(args) => local::run(args),
+            Command::Csi(args) => csi::run(args).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        Cli::command().debug_assert();
+    }
+
+    /// Every flag and every command says what it is for: `--help` is where people look first.
+    #[test]
+    fn everything_is_explained() {
+        fn look(command: &clap::Command, path: &str) {
+            assert!(command.get_about().is_some(), "{path} has no description");
+            for flag in command.get_arguments() {
+                assert!(flag.get_help().is_some(), "{path} {} has no help", flag.get_id());
+            }
+            for child in command.get_subcommands() {
+                look(child, &format!("{path} {}", child.get_name()));
+            }
+        }
+        look(&Cli::command(), "wharf");
+    }
+}

@@ -1,0 +1,21 @@
+//! Log lines: to stderr, as text or JSON. What a command prints goes to stdout and is never mixed with them.
+
+use std::io::{self, IsTerminal};
+
+use anyhow::Context as _;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{LogArgs, LogFormat};
+
+/// Begins logging; a filter that makes no sense is an error rather than silence.
+pub(crate) fn init(args: &LogArgs, default_level: &str) -> anyhow::Result<()> {
+    let LogArgs { log_level, log_format } = args;
+    let filter = log_level.as_deref().filter(|filter| !filter.is_empty()).unwrap_or(default_level);
+    let filter = EnvFilter::try_new(filter).with_context(|| format!("log filter {filter:?}"))?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match log_format {
+        LogFormat::Text => lines.with_ansi(io::stderr().is_terminal()).init(),
+        LogFormat::Json => lines.json().flatten_event(true).init(),
+    }
+    Ok(())
+}
