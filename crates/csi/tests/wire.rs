@@ -1,6 +1,8 @@
 //! The contract on the wire where it is easy to break: secrets that must not be printed, and the numbers of
 //! the fields that older drivers still send.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use prost::Message as _;
@@ -13,6 +15,7 @@ macro_rules! printed_with_secret {
     ($($message:ident)*) => {
         [$((stringify!($message), {
             let secrets = BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]);
+            #[allow(clippy::needless_update)] // some have no other field
             let message = v1::$message { secrets, ..Default::default() };
             format!("{message:?} {message:#?}")
         })),*]

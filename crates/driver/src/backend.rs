@@ -3,7 +3,8 @@
 //! serves cannot differ.
 //!
 //! What the SDK promises a backend: requests are well formed; ids and names are not empty, at most 128
-//! bytes (ids) or 1 KiB (names) and without NUL; sizes are positive and `required <= limit`; no two
+//! bytes (ids) or 1 KiB (names) and without control characters (names may have tabs and line ends, and both
+//! may have slashes and dots); sizes are not negative and `required <= limit`; no two
 //! operations run at once on one volume, one snapshot or one name; an operation that began runs to its end
 //! even if the caller hung up. What a backend promises the SDK: every operation can be repeated, and its
 //! errors say which of the classes in [`errors`] they are.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use wharf_csi::{BindError, Endpoint};
 
@@ -58,15 +59,16 @@ impl Driver {
     ) -> Result<(), ServeError> {
         let ServeOptions { metrics_listen } = options;
         let metrics = Metrics::new();
-        let pages = match metrics_listen {
+        let (listener, socket) = wharf_csi::bind(endpoint)?;
+        let _pages = match metrics_listen {
             Some(address) => {
                 let failed = |source| ServeError::Metrics { address, source };
                 let listener = TcpListener::bind(address).await.map_err(failed)?;
-                Some(tokio::spawn(http::serve(listener, metrics.clone(), self.identity.ready.clone())))
+                let pages = http::serve(listener, metrics.clone(), self.identity.ready.clone());
+                Some(AbortOnDropHandle::new(tokio::spawn(pages)))
             }
             None => None,
         };
-        let (listener, socket) = wharf_csi::bind(endpoint)?;
         tracing::info!(driver = self.identity.name, version = self.identity.version, %endpoint, "serving");
 
         let locks = self.locks.clone();
@@ -97,9 +99,6 @@ impl Driver {
             tracing::warn!(
                 "stopped while operations were still running; they are finished or undone at the next start"
             );
-        }
-        if let Some(pages) = pages {
-            pages.abort();
         }
         drop(socket);
         tracing::info!("stopped");

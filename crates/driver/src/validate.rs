@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use tonic::Status;
 use wharf_csi::v1;
 
-use crate::backend::{AccessMode, Capability, Secrets, SizeRange, Source, Topology, VolumeAccess};
+use crate::backend::{AccessMode, Capability, SizeRange, Source, Topology, VolumeAccess};
 
 /// CSI's limit for a string, ids among them.
 const MAX_ID: usize = 128;
@@ -60,11 +60,6 @@ pub(crate) fn map(field: &str, map: &BTreeMap<String, String>) -> Result<(), Sta
         return Err(invalid(field, "must not have empty keys or NUL characters"));
     }
     Ok(())
-}
-
-/// Secrets; nothing is said about them but how many they are.
-pub(crate) fn secrets(secrets: &BTreeMap<String, String>) -> Secrets {
-    Secrets(secrets.clone())
 }
 
 /// The parameters that a backend judges: without those that Kubernetes adds for itself.
@@ -238,3 +233,6 @@ fn text(field: &str, value: &str, max: usize) -> Result<(), Status> {
 fn has_nul(value: &str) -> bool {
     value.contains('\0')
 }
+
+#[cfg(test)]
+mod tests;

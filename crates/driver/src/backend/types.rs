@@ -37,9 +37,9 @@ impl SizeRange {
     }
 
     /// The size to make: what is required, or `default` where nothing is, in whole `unit`s, and within the
-    /// limit. `None` if there is no such size.
+    /// limit and what CSI can count. `None` if there is no such size.
     pub fn choose(self, default: u64, unit: u64) -> Option<u64> {
-        let largest = self.limit.unwrap_or(u64::MAX) / unit * unit;
+        let largest = self.limit.unwrap_or(u64::MAX).min(i64::MAX.unsigned_abs()) / unit * unit;
         let smallest = self.required.max(1).checked_next_multiple_of(unit)?;
         let wanted = if self.required > 0 { smallest } else { default.checked_next_multiple_of(unit)? };
         Some(wanted.min(largest)).filter(|size| *size >= smallest)
@@ -406,6 +406,7 @@ mod tests {
             (101, Some(200), Some(200)),
             (5000, None, Some(5000)),
             (u64::MAX, None, None),
+            (i64::MAX.unsigned_abs(), None, None),
             (0, Some(u64::MAX), Some(1000)),
         ] {
             let range = SizeRange { required, limit };

@@ -1,0 +1,336 @@
+//! A backend that can do everything and keeps it in memory, and a driver that serves it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
+
+use async_trait::async_trait;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::task::JoinHandle;
+use wharf_csi::{Client, Endpoint};
+use wharf_driver::backend::*;
+use wharf_driver::{Driver, DriverBuilder, ServeOptions};
+
+#[derive(Default)]
+struct State {
+    volumes: BTreeMap<String, Volume>,
+    snapshots: BTreeMap<String, Snapshot>,
+    groups: BTreeMap<String, GroupSnapshot>,
+}
+
+/// The backend. Creating a volume waits for a permit of `gate`.
+pub(crate) struct Memory {
+    state: Mutex<State>,
+    pub(crate) gate: Semaphore,
+}
+
+impl Memory {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), gate: Semaphore::new(Semaphore::MAX_PERMITS) })
+    }
+
+    /// One whose creates wait for permits.
+    pub(crate) fn gated() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), gate: Semaphore::new(0) })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn insert(&self, id: &str) {
+        let volume = Volume { id: id.to_owned(), capacity: 1 << 20, ..Volume::default() };
+        self.state().volumes.insert(id.to_owned(), volume);
+    }
+
+    pub(crate) fn remove(&self, id: &str) {
+        self.state().volumes.remove(id);
+    }
+
+    pub(crate) fn has(&self, id: &str) -> bool {
+        self.state().volumes.contains_key(id)
+    }
+
+    /// A driver with everything.
+    pub(crate) fn driver(self: &Arc<Self>) -> DriverBuilder {
+        Driver::new("memory.test.wharf.dev", "1.2.3")
+            .unwrap()
+            .volumes(self.clone())
+            .listing(self.clone())
+            .capacity(self.clone())
+            .publishing(self.clone())
+            .expansion(self.clone())
+            .snapshots(self.clone())
+            .clones(self.clone())
+            .group_snapshots(self.clone())
+            .changed_blocks(self.clone())
+            .health(self.clone())
+            .mutable(self.clone())
+    }
+}
+
+/// A driver that is served until it is stopped, or dropped.
+pub(crate) struct Served {
+    pub(crate) client: Client,
+    pub(crate) endpoint: Endpoint,
+    stop: Option<oneshot::Sender<()>>,
+    server: JoinHandle<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    pub(crate) async fn start(driver: DriverBuilder, options: ServeOptions) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let endpoint: Endpoint = dir.path().join("csi.sock").to_str().unwrap().parse().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let at = endpoint.clone();
+        let server = tokio::spawn(async move {
+            let stopped = async move {
+                let _ = stopped.await;
+            };
+            driver.build().serve(&at, options, stopped).await.unwrap();
+        });
+        while !endpoint.path().exists() {
+            tokio::task::yield_now().await;
+        }
+        Self { client: Client::new(&endpoint), endpoint, stop: Some(stop), server, _dir: dir }
+    }
+
+    /// Tells the driver to stop.
+    pub(crate) fn stop(&mut self) {
+        drop(self.stop.take());
+    }
+
+    /// Waits until it has.
+    pub(crate) async fn stopped(mut self) {
+        self.stop();
+        self.server.await.unwrap();
+    }
+}
+
+fn page<T: Clone>(
+    all: &BTreeMap<String, T>,
+    after: Option<&str>,
+    max: usize,
+    keep: impl Fn(&T) -> bool,
+) -> Page<T> {
+    let after = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rest =
+        all.range::<str, _>((after, Bound::Unbounded)).map(|(_, entry)| entry).filter(|entry| keep(entry));
+    let entries = rest.by_ref().take(max).cloned().collect();
+    Page { entries, more: rest.next().is_some() }
+}
+
+#[async_trait]
+impl Volumes for Memory {
+    async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
+        self.gate.acquire().await.unwrap().forget();
+        let mut state = self.state();
+        let gone = |id: &str| CreateError::NotFound(format!("there is no {id}"));
+        let smallest = match &wanted.source {
+            Some(Source::Snapshot(id)) => state.snapshots.get(id).ok_or_else(|| gone(id))?.size,
+            Some(Source::Volume(id)) => state.volumes.get(id).ok_or_else(|| gone(id))?.capacity,
+            None => 0,
+        };
+        let capacity = wanted.size.choose(smallest.max(1 << 20), 512).filter(|size| *size >= smallest);
+        let capacity = capacity.ok_or_else(|| CreateError::OutOfRange("no such size".into()))?;
+        let id =
+            format!("v-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
+        let source = wanted.source.clone();
+        let volume = Volume { id: id.clone(), capacity, source, ..Volume::default() };
+        Ok(state.volumes.entry(id).or_insert(volume).clone())
+    }
+
+    async fn delete(&self, id: &str, _: &Secrets) -> Result<(), DeleteError> {
+        self.state().volumes.remove(id);
+        Ok(())
+    }
+
+    async fn get(&self, id: &str) -> Result<Option<Volume>, BackendError> {
+        assert!(id != "panic", "on purpose");
+        Ok(self.state().volumes.get(id).cloned())
+    }
+
+    fn refuses(&self, _: Option<&Volume>, capability: &Capability) -> Option<String> {
+        (!capability.mode.is_single_node()).then(|| "one node only".into())
+    }
+
+    fn refuses_parameters(&self, parameters: &BTreeMap<String, String>) -> Option<String> {
+        parameters.contains_key("bad").then(|| "a bad parameter".into())
+    }
+}
+
+#[async_trait]
+impl Listing for Memory {
+    async fn list(&self, after: Option<&str>, max: usize) -> Result<Page<Volume>, BackendError> {
+        Ok(page(&self.state().volumes, after, max, |_| true))
+    }
+}
+
+#[async_trait]
+impl Capacity for Memory {
+    async fn capacity(&self, _: &CapacityQuery) -> Result<CapacityAnswer, BackendError> {
+        Ok(CapacityAnswer { available: 1 << 40, maximum_volume: Some(1 << 30), minimum_volume: None })
+    }
+}
+
+#[async_trait]
+impl Publishing for Memory {
+    async fn publish(
+        &self,
+        id: &str,
+        node: &str,
+        _: &Capability,
+        read_only: bool,
+    ) -> Result<BTreeMap<String, String>, PublishError> {
+        let mut state = self.state();
+        let volume = state.volumes.get_mut(id).ok_or_else(|| PublishError::NotFound(id.to_owned()))?;
+        match volume.published_nodes.first() {
+            Some(other) if other != node => return Err(PublishError::InUse(format!("{id} is on {other}"))),
+            Some(_) if read_only => {
+                return Err(PublishError::Incompatible(format!("{id} is writable there")));
+            }
+            _ => volume.published_nodes = vec![node.to_owned()],
+        }
+        Ok(BTreeMap::from([("device".to_owned(), "/dev/x".to_owned())]))
+    }
+
+    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
+        if let Some(volume) = self.state().volumes.get_mut(id) {
+            volume.published_nodes.retain(|at| node.is_some_and(|node| at != node));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Expansion for Memory {
+    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError> {
+        let mut state = self.state();
+        let volume = state.volumes.get_mut(id).ok_or_else(|| ExpandError::NotFound(id.to_owned()))?;
+        let wanted = SizeRange { required: size.required.max(volume.capacity), ..size };
+        let capacity = wanted.choose(volume.capacity, 512);
+        volume.capacity = capacity.ok_or_else(|| ExpandError::OutOfRange("no such size".into()))?;
+        Ok(Expanded { capacity: volume.capacity, node_expansion: true })
+    }
+
+    fn online(&self) -> bool {
+        true
+    }
+}
+
+fn cut(id: String, source: &Volume, group: Option<String>) -> Snapshot {
+    let (size, created) = (source.capacity, SystemTime::UNIX_EPOCH);
+    Snapshot { id, source: source.id.clone(), size, created, ready: true, group, topology: vec![] }
+}
+
+#[async_trait]
+impl Snapshots for Memory {
+    async fn create_snapshot(&self, wanted: &NewSnapshot) -> Result<Snapshot, SnapshotError> {
+        let mut state = self.state();
+        let source = state.volumes.get(&wanted.source).cloned();
+        let source = source.ok_or_else(|| SnapshotError::NotFound(wanted.source.clone()))?;
+        let id =
+            format!("s-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
+        Ok(state.snapshots.entry(id.clone()).or_insert_with(|| cut(id, &source, None)).clone())
+    }
+
+    async fn delete_snapshot(&self, id: &str) -> Result<(), DeleteError> {
+        let mut state = self.state();
+        if state.snapshots.get(id).is_some_and(|snapshot| snapshot.group.is_some()) {
+            return Err(DeleteError::Member(format!("{id} belongs to a group")));
+        }
+        state.snapshots.remove(id);
+        Ok(())
+    }
+
+    async fn get_snapshot(&self, id: &str) -> Result<Option<Snapshot>, BackendError> {
+        Ok(self.state().snapshots.get(id).cloned())
+    }
+
+    async fn list_snapshots(
+        &self,
+        filter: &SnapshotFilter,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<Page<Snapshot>, BackendError> {
+        let wanted =
+            |snapshot: &Snapshot| filter.source.as_ref().is_none_or(|source| *source == snapshot.source);
+        Ok(page(&self.state().snapshots, after, max, wanted))
+    }
+}
+
+impl Clones for Memory {}
+
+#[async_trait]
+impl GroupSnapshots for Memory {
+    async fn create_group(&self, wanted: &NewGroupSnapshot) -> Result<GroupSnapshot, SnapshotError> {
+        let mut state = self.state();
+        let id =
+            format!("g-{}", wanted.name.escape_default().to_string().chars().take(100).collect::<String>());
+        if let Some(group) = state.groups.get(&id) {
+            return Ok(group.clone());
+        }
+        let mut snapshots = Vec::new();
+        for source in &wanted.sources {
+            let volume = state.volumes.get(source).ok_or_else(|| SnapshotError::NotFound(source.clone()))?;
+            snapshots.push(cut(format!("s-{id}-{}", snapshots.len()), volume, Some(id.clone())));
+        }
+        state.snapshots.extend(snapshots.iter().map(|snapshot| (snapshot.id.clone(), snapshot.clone())));
+        let group = GroupSnapshot { id: id.clone(), created: SystemTime::UNIX_EPOCH, snapshots };
+        state.groups.insert(id, group.clone());
+        Ok(group)
+    }
+
+    async fn delete_group(&self, id: &str) -> Result<(), DeleteError> {
+        let mut state = self.state();
+        state.snapshots.retain(|_, snapshot| snapshot.group.as_deref() != Some(id));
+        state.groups.remove(id);
+        Ok(())
+    }
+
+    async fn get_group(&self, id: &str) -> Result<Option<GroupSnapshot>, BackendError> {
+        Ok(self.state().groups.get(id).cloned())
+    }
+}
+
+#[async_trait]
+impl ChangedBlocks for Memory {
+    async fn allocated(&self, snapshot: &str, _: u64) -> Result<BlockRanges, SnapshotError> {
+        let size = self.state().snapshots.get(snapshot).map(|snapshot| snapshot.size);
+        let volume_size = size.ok_or_else(|| SnapshotError::NotFound(snapshot.to_owned()))?;
+        // Every second block of 512 bytes.
+        let ranges = (0..volume_size / 1024).map(|n| BlockRange { offset: n * 1024, length: 512 }).collect();
+        Ok(BlockRanges { volume_size, ranges })
+    }
+
+    async fn changed(&self, base: &str, target: &str, from: u64) -> Result<BlockRanges, SnapshotError> {
+        self.allocated(base, from).await?;
+        self.allocated(target, from).await
+    }
+}
+
+#[async_trait]
+impl Health for Memory {
+    /// Volumes whose id ends with `7` are not well.
+    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        let issue =
+            || HealthIssue { status: HealthStatus::Degraded, reason: "Seven".into(), message: id.into() };
+        Ok(self.has(id).then(|| if id.ends_with('7') { vec![issue()] } else { vec![] }))
+    }
+
+    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+        Ok(vec![])
+    }
+}
+
+#[async_trait]
+impl Mutable for Memory {
+    async fn modify(&self, _: &str, parameters: &BTreeMap<String, String>) -> Result<(), CreateError> {
+        match parameters.contains_key("bad") {
+            true => Err(CreateError::Invalid("a bad parameter".into())),
+            false => Ok(()),
+        }
+    }
+}
