@@ -50,7 +50,7 @@ impl Block {
                     self.record(&volume.id, Format::Formatted { fs, uuid }).await?;
                     Ok(fs)
                 }
-                Err(damage) if request.read_only || device.read_only => Err(damage.into()),
+                Err(damage) if request.read_only => Err(damage.into()),
                 Err(_) => self.make(volume, device, request, fs, uuid).await,
             },
             Decision::RenewUuid { fs, uuid } => self.renew(volume, device, fs, uuid, scratch).await,
@@ -76,7 +76,6 @@ impl Block {
         Ok(fs)
     }
 
-    /// A copy's log is replayed first: a new UUID on a file system with an open log would make it unreadable.
     async fn renew(
         &self,
         volume: &StageVolume,
@@ -85,7 +84,6 @@ impl Block {
         uuid: String,
         scratch: &Path,
     ) -> Result<FsType, NodeError> {
-        self.check(device, fs).await??;
         let (path, scratch, new) = (device.path.clone(), scratch.to_owned(), uuid.clone());
         self.machine
             .run(move |kernel| {

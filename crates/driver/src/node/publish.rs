@@ -57,6 +57,9 @@ fn publish_filesystem(kernel: &dyn Kernel, device: &Device, publish: &Publish) -
     let node = DeviceNode::of(kernel, device)?;
     let staged = table.at(&staging).filter(|mount| node.kind_of(mount) == Some(Kind::Filesystem));
     let Some(staged) = staged else { return Err(not_staged(&staging)) };
+    if let Some(fs) = publish.fs.filter(|fs| fs.as_str() != staged.fs_type) {
+        return Err(NodeError::Precondition(format!("it is staged as {}, not as {fs}", staged.fs_type)));
+    }
     // A bind of a read-only mount is read-only.
     let read_only = publish.read_only || is_read_only(staged);
     bind(

@@ -21,7 +21,7 @@ impl Block {
     /// Makes the volume ready at its staging path; ready already is success.
     pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
         let request = FsRequest::of(&volume)?;
-        let was_attached = self.devices.find(&volume.id).await?.is_some();
+        let was_attached = self.attached(&volume.id).await?.is_some();
         let outcome = match request {
             Some(request) => self.stage_filesystem(&volume, &staging, request).await,
             None => self.stage_raw(&volume, &staging).await,
@@ -46,9 +46,10 @@ impl Block {
         &self,
         volume: &StageVolume,
         staging: &Path,
-        request: FsRequest,
+        mut request: FsRequest,
     ) -> Result<(), NodeError> {
         let device = self.proven(volume).await?;
+        request.read_only |= device.read_only;
         let (path, seen, wanted) = (staging.to_owned(), device.clone(), request.clone());
         if self.machine.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
             return Ok(());
@@ -192,21 +193,22 @@ fn mount(
     if !device.read_only {
         kernel.check_fs(&device.path, fs)?;
     }
-    let grows = !request.read_only && !device.read_only && can_grow(kernel, &device.path, fs)?;
+    let grows = !request.read_only && can_grow(kernel, &device.path, fs)?;
     if grows && fs == FsType::Ext4 {
         kernel.grow_fs(&device.path, fs, None)?;
     }
     kernel.create_target_dir(staging)?;
+    let staging = kernel.resolve(staging)?;
     let source = device.path.to_string_lossy();
     kernel.mount(&MountRequest {
         source: &source,
-        target: staging,
+        target: &staging,
         fs_type: fs.as_str(),
         options: &request.flags,
-        read_only: request.read_only || device.read_only,
+        read_only: request.read_only,
     })?;
     if grows && fs != FsType::Ext4 {
-        kernel.grow_fs(&device.path, fs, Some(staging))?;
+        kernel.grow_fs(&device.path, fs, Some(&staging))?;
     }
     Ok(())
 }

@@ -1,0 +1,105 @@
+//! Growth, at the next stage and in use.
+
+use std::path::PathBuf;
+
+use tonic::{Code, Status};
+use wharf_csi::v1;
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_driver::backend::Format;
+use wharf_linux::{Filesystems as _, FsType, Linux};
+
+use crate::support::{Bench, MIB, block, mount, text};
+
+async fn expand(bench: &Bench, id: &str, path: PathBuf, required: u64) -> Result<u64, Status> {
+    let request = v1::NodeExpandVolumeRequest {
+        volume_id: id.into(),
+        volume_path: text(&path),
+        capacity_range: Some(v1::CapacityRange { required_bytes: required as i64, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    Ok(bench.call(request).await?.capacity_bytes as u64)
+}
+
+fn total(bench: &Bench, id: &str) -> u64 {
+    Linux::new().usage(&bench.staging(id)).unwrap().total_bytes
+}
+
+#[tokio::test]
+async fn what_grew_while_it_was_not_staged_is_there_after_the_next_stage() {
+    let bench = Bench::new().await;
+    for (fs, small, large) in
+        [("ext4", 64 * MIB, 256 * MIB), ("xfs", 300 * MIB, 600 * MIB), ("btrfs", 128 * MIB, 256 * MIB)]
+    {
+        bench.images.create(fs, small, Format::Blank);
+        bench.stage(fs, &mount(fs)).await.unwrap();
+        std::fs::write(bench.staging(fs).join("file"), fs).unwrap();
+        let before = total(&bench, fs);
+        bench.unstage(fs).await.unwrap();
+        bench.images.grow(fs, large);
+        bench.stage(fs, &mount(fs)).await.unwrap();
+        let after = total(&bench, fs);
+        assert!(after > before + (large - small) * 9 / 10, "{fs}: {before} -> {after}");
+        assert_eq!(std::fs::read_to_string(bench.staging(fs).join("file")).unwrap(), fs);
+        // Nothing is left to grow, so this succeeds even where ext4 could not grow in use.
+        assert_eq!(expand(&bench, fs, bench.staging(fs), large).await.unwrap(), large);
+    }
+}
+
+#[tokio::test]
+async fn a_volume_in_use_grows_where_the_kernel_lets_it() {
+    let bench = Bench::new().await;
+    for (fs, small, large) in [
+        (FsType::Ext4, 64 * MIB, 256 * MIB),
+        (FsType::Xfs, 300 * MIB, 600 * MIB),
+        (FsType::Btrfs, 128 * MIB, 256 * MIB),
+    ] {
+        let id = fs.as_str();
+        bench.images.create(id, small, Format::Blank);
+        bench.stage(id, &mount(id)).await.unwrap();
+        bench.publish(id, id, &mount(id), false).await.unwrap();
+        let before = total(&bench, id);
+        bench.images.grow(id, large);
+        let answer = expand(&bench, id, bench.target(id), large).await;
+        if Linux::new().can_grow_online(fs).is_ok() {
+            assert_eq!(answer.unwrap(), large, "{fs}");
+        } else {
+            let status = answer.unwrap_err();
+            assert_eq!(status.code(), Code::FailedPrecondition, "{status}");
+            assert!(status.message().contains("next staged"), "{status}");
+            assert_eq!(total(&bench, id), before);
+            bench.unpublish(id, id).await.unwrap();
+            bench.unstage(id).await.unwrap();
+            bench.stage(id, &mount(id)).await.unwrap();
+        }
+        assert!(total(&bench, id) > before + (large - small) * 9 / 10, "{fs}");
+        assert_eq!(expand(&bench, id, bench.staging(id), large).await.unwrap(), large, "{fs}: again");
+    }
+}
+
+#[tokio::test]
+async fn a_raw_volume_shows_its_new_size() {
+    let bench = Bench::new().await;
+    bench.images.create("v", 32 * MIB, Format::Blank);
+    let writer = block(Mode::SingleNodeWriter);
+    bench.stage("v", &writer).await.unwrap();
+    bench.publish("v", "a", &writer, false).await.unwrap();
+    bench.images.grow("v", 48 * MIB);
+    assert_eq!(expand(&bench, "v", bench.target("a"), 48 * MIB).await.unwrap(), 48 * MIB);
+    assert_eq!(bench.stats("v", &bench.target("a")).await.unwrap()[0].total, 48 * MIB as i64);
+}
+
+#[tokio::test]
+async fn what_cannot_be_expanded() {
+    let bench = Bench::new().await;
+    bench.images.create("v", 32 * MIB, Format::Blank);
+    let code = async |id: &str, path: PathBuf, size| expand(&bench, id, path, size).await.unwrap_err().code();
+    assert_eq!(code("v", bench.staging("v"), 0).await, Code::NotFound, "not staged");
+    bench.stage("v", &mount("ext4")).await.unwrap();
+    assert_eq!(code("none", "some/path".into(), 0).await, Code::NotFound);
+    assert_eq!(code("v", "some/path".into(), 0).await, Code::NotFound);
+    assert_eq!(code("v", bench.target("a"), 0).await, Code::NotFound);
+    assert_eq!(code("v", "".into(), 0).await, Code::InvalidArgument);
+    assert_eq!(code("", bench.staging("v"), 0).await, Code::InvalidArgument);
+    assert_eq!(code("v", bench.staging("v"), 64 * MIB).await, Code::OutOfRange);
+    assert_eq!(code("v", bench.staging("v"), u64::MAX).await, Code::InvalidArgument, "-1");
+}

@@ -1,0 +1,165 @@
+//! The smallest block backend that keeps its promises: images in a directory, attached as loop devices, with
+//! a format record each.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use async_trait::async_trait;
+use wharf_driver::backend::{
+    BackendError, Device, DeviceError, Devices, Format, FormatRecords, Health, HealthIssue, StageVolume,
+    StorageIssue,
+};
+use wharf_linux::{Beneath, Devices as _, FileId, Linux, LoopDevice, LoopOptions};
+
+/// What the backend has written down of a volume.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) size: u64,
+    pub(crate) format: Format,
+    pub(crate) read_only: bool,
+    identity: FileId,
+}
+
+pub(crate) struct Images {
+    dir: PathBuf,
+    entries: Mutex<BTreeMap<String, Entry>>,
+    keeps_records: bool,
+}
+
+impl Images {
+    pub(crate) fn new(dir: &Path, keeps_records: bool) -> Self {
+        Self { dir: dir.to_owned(), entries: Mutex::default(), keeps_records }
+    }
+
+    pub(crate) fn image(&self, id: &str) -> PathBuf {
+        self.dir.join(id)
+    }
+
+    /// Makes a volume of zeroes.
+    pub(crate) fn create(&self, id: &str, size: u64, format: Format) {
+        File::create(self.image(id)).unwrap().set_len(size).unwrap();
+        self.adopt(id, format);
+    }
+
+    /// Writes down a volume whose image exists.
+    pub(crate) fn adopt(&self, id: &str, format: Format) {
+        let stat = self.image(id).metadata().unwrap();
+        let identity = FileId { device: stat.dev(), inode: stat.ino() };
+        let entry = Entry { size: stat.size(), format, read_only: false, identity };
+        self.entries.lock().unwrap().insert(id.to_owned(), entry);
+    }
+
+    /// A copy of a volume, as a restored snapshot is.
+    pub(crate) fn copy(&self, from: &str, to: &str, format: Format) {
+        std::fs::copy(self.image(from), self.image(to)).unwrap();
+        self.adopt(to, format);
+    }
+
+    pub(crate) fn grow(&self, id: &str, size: u64) {
+        File::options().write(true).open(self.image(id)).unwrap().set_len(size).unwrap();
+        self.change(id, |entry| entry.size = size);
+    }
+
+    pub(crate) fn change(&self, id: &str, change: impl FnOnce(&mut Entry)) {
+        change(self.entries.lock().unwrap().get_mut(id).unwrap());
+    }
+
+    pub(crate) fn format_of(&self, id: &str) -> Format {
+        self.entries.lock().unwrap()[id].format.clone()
+    }
+
+    pub(crate) fn forget(&self, id: &str) {
+        self.entries.lock().unwrap().remove(id);
+    }
+
+    /// The loop device of a volume.
+    pub(crate) fn device(&self, id: &str) -> Option<LoopDevice> {
+        let stat = self.image(id).metadata().ok()?;
+        let identity = FileId { device: stat.dev(), inode: stat.ino() };
+        Linux::new().loop_devices().unwrap().into_iter().find(|device| device.backing == identity)
+    }
+
+    fn entry(&self, id: &str) -> Result<Entry, DeviceError> {
+        let entries = self.entries.lock().unwrap();
+        entries.get(id).cloned().ok_or_else(|| DeviceError::NotFound(format!("no volume {id}")))
+    }
+
+    fn attached(&self, id: &str, entry: &Entry) -> Option<Device> {
+        let device = self.device(id)?;
+        Some(Device { path: device.path, size: entry.size, read_only: entry.read_only })
+    }
+}
+
+fn failed(error: wharf_linux::Error) -> DeviceError {
+    DeviceError::Backend(BackendError::Internal(error.to_string()))
+}
+
+#[async_trait]
+impl Devices for Images {
+    async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError> {
+        let entry = self.entry(&volume.id)?;
+        let image = self.image(&volume.id);
+        let stat = image.metadata().map_err(|error| DeviceError::NotFound(format!("no image: {error}")))?;
+        if (FileId { device: stat.dev(), inode: stat.ino() }) != entry.identity {
+            return Err(DeviceError::NotOurs("the image is another file than it was".into()));
+        }
+        if self.device(&volume.id).is_none() {
+            let options = LoopOptions { read_only: entry.read_only, label: volume.id.clone() };
+            Linux::new()
+                .loop_attach(&Beneath::new(&self.dir, Path::new(&volume.id)), &options)
+                .map_err(failed)?;
+        }
+        self.attached(&volume.id, &entry).ok_or_else(|| DeviceError::InUse("it went away".into()))
+    }
+
+    async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
+        let entry = self.entry(id)?;
+        Ok(self.attached(id, &entry))
+    }
+
+    async fn detach(&self, id: &str) -> Result<(), DeviceError> {
+        match self.device(id) {
+            Some(device) => Linux::new().loop_detach(&device.path).map_err(failed),
+            None => Ok(()),
+        }
+    }
+
+    async fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
+        let entry = self.entry(id)?;
+        let device = self
+            .attached(id, &entry)
+            .ok_or_else(|| DeviceError::NotFound(format!("{id} is not attached")))?;
+        Linux::new().loop_refresh(&device.path).map_err(failed)?;
+        Ok(device)
+    }
+
+    fn records(&self) -> Option<&dyn FormatRecords> {
+        self.keeps_records.then_some(self as &dyn FormatRecords)
+    }
+}
+
+#[async_trait]
+impl FormatRecords for Images {
+    async fn format(&self, id: &str) -> Result<Format, DeviceError> {
+        Ok(self.entry(id)?.format)
+    }
+
+    async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {
+        self.change(id, |entry| entry.format = format.clone());
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Health for Images {
+    async fn volume_health(&self, id: &str) -> Result<Option<Vec<HealthIssue>>, BackendError> {
+        Ok(self.entry(id).ok().map(|_| Vec::new()))
+    }
+
+    async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {
+        Ok(Vec::new())
+    }
+}

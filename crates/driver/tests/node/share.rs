@@ -1,0 +1,106 @@
+//! Shares: a mount source in the place of a device.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tonic::Code;
+use wharf_csi::v1;
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_driver::backend::{DeviceError, MountSource, Shares, StageVolume};
+
+use crate::support::{Bench, MIB, block, mount, mount_with, refused, run, text};
+
+/// `memory-…` is a tmpfs of its own, `directory` is bound.
+struct Backend(PathBuf);
+
+#[async_trait]
+impl Shares for Backend {
+    async fn source(&self, volume: &StageVolume) -> Result<MountSource, DeviceError> {
+        match volume.id.as_str() {
+            id if id.starts_with("memory-") => Ok(MountSource {
+                source: id.to_owned(),
+                fs_type: "tmpfs".into(),
+                options: vec!["size=1m".into()],
+            }),
+            "directory" => {
+                Ok(MountSource { source: text(&self.0), fs_type: String::new(), options: Vec::new() })
+            }
+            id => Err(DeviceError::NotFound(format!("no share {id}"))),
+        }
+    }
+}
+
+async fn bench() -> (Bench, tempfile::TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), "shared").unwrap();
+    let backend = Backend(directory.path().canonicalize().unwrap());
+    (Bench::of_shares(Arc::new(backend)).await, directory)
+}
+
+#[tokio::test]
+async fn a_share_goes_the_whole_way() {
+    let (mut bench, _directory) = bench().await;
+    for id in ["memory-1", "directory"] {
+        refused(bench.publish(id, id, &mount(""), false).await, Code::FailedPrecondition, "not staged");
+        for _ in 0..2 {
+            bench.stage(id, &mount("")).await.unwrap();
+            bench.publish(id, id, &mount(""), false).await.unwrap();
+        }
+        refused(bench.publish(id, id, &mount(""), true).await, Code::AlreadyExists, "read-only");
+        std::fs::write(bench.target(id).join("new"), "x").unwrap();
+        let read_only = format!("{id}-ro");
+        bench.publish(id, &read_only, &mount(""), true).await.unwrap();
+        assert!(std::fs::write(bench.target(&read_only).join("new"), "y").is_err());
+        bench.restart().await;
+        bench.publish(id, id, &mount(""), false).await.unwrap();
+        assert!(bench.stats(id, &bench.target(id)).await.unwrap()[0].total > 0);
+        for target in [id, read_only.as_str(), id] {
+            bench.unpublish(id, target).await.unwrap();
+            assert!(!bench.target(target).exists());
+        }
+        for _ in 0..2 {
+            bench.unstage(id).await.unwrap();
+        }
+        assert_eq!(bench.mount_at(&bench.staging(id)), None);
+    }
+}
+
+#[tokio::test]
+async fn options_size_and_modes() {
+    let (bench, _directory) = bench().await;
+    bench.stage("memory-1", &mount_with("", &["noexec"], Mode::SingleNodeSingleWriter)).await.unwrap();
+    assert!(bench.mount_at(&bench.staging("memory-1")).unwrap().options.contains(&"noexec".to_owned()));
+    assert!(std::fs::write(bench.staging("memory-1").join("large"), vec![1; 2 * MIB as usize]).is_err());
+
+    let one_pod = mount_with("", &[], Mode::SingleNodeSingleWriter);
+    bench.publish("memory-1", "a", &one_pod, false).await.unwrap();
+    refused(bench.publish("memory-1", "b", &one_pod, false).await, Code::FailedPrecondition, "one pod");
+
+    let reader = mount_with("", &[], Mode::MultiNodeReaderOnly);
+    bench.stage("directory", &reader).await.unwrap();
+    bench.publish("directory", "d", &reader, false).await.unwrap();
+    assert_eq!(std::fs::read_to_string(bench.target("d").join("file")).unwrap(), "shared");
+    assert!(std::fs::write(bench.target("d").join("file"), "").is_err());
+}
+
+#[tokio::test]
+async fn what_a_share_refuses() {
+    let (bench, _directory) = bench().await;
+    refused(bench.stage("none", &mount("")).await, Code::NotFound, "none");
+    refused(bench.stage("memory-1", &block(Mode::SingleNodeWriter)).await, Code::InvalidArgument, "raw");
+    let options = mount_with("", &["noexec"], Mode::SingleNodeWriter);
+    refused(bench.stage("directory", &options).await, Code::InvalidArgument, "bound");
+    std::fs::create_dir(bench.staging("memory-1")).unwrap();
+    run("mount", &["-t", "tmpfs", "somebody", &text(&bench.staging("memory-1"))]);
+    refused(bench.stage("memory-1", &mount("")).await, Code::FailedPrecondition, "somebody");
+    refused(bench.publish("memory-1", "a", &mount(""), false).await, Code::FailedPrecondition, "somebody");
+    let path = bench.target("a");
+    assert_eq!(bench.stats("memory-1", &path).await.unwrap_err().code(), Code::NotFound);
+    let expand = v1::NodeExpandVolumeRequest {
+        volume_id: "memory-1".into(),
+        volume_path: text(&bench.staging("memory-1")),
+        ..Default::default()
+    };
+    assert_eq!(bench.call(expand).await.unwrap_err().code(), Code::Unimplemented);
+}
