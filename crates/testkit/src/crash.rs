@@ -1,0 +1,255 @@
+//! A kernel that dies on demand: the real one, except that right after the n-th call that changes something
+//! the process kills itself with SIGKILL, as a power cut or the OOM killer would.
+//!
+//! Only calls with an effect count. Between two of them a driver merely reads and thinks, so "right after
+//! call n" stands for every moment until call n + 1; n = 0 dies right before the first.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Signal, getpid, kill_process};
+use wharf_linux::{
+    Beneath, Devices, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, Kernel, LoopDevice,
+    LoopOptions, MakeFs, MountRequest, MountTable, Mounts, PathKind, Probe, Result, Usage,
+};
+
+/// Every call of the seam that changes something. A crash test that has not seen a driver die at each of
+/// them has not tested what it says.
+pub const EFFECTS: &[&str] = &[
+    "mount",
+    "bind",
+    "unmount",
+    "create_target_dir",
+    "create_target_file",
+    "remove_target",
+    "loop_attach",
+    "loop_refresh",
+    "loop_detach",
+    "make_fs",
+    "check_fs",
+    "grow_fs",
+    "set_fs_uuid",
+    "freeze",
+    "frozen_thaw",
+    "write_file",
+    "sync",
+    "rename",
+    "create_dir",
+    "remove_file",
+    "remove_dir",
+    "set_size",
+    "allocate",
+    "can_reflink",
+    "reflink",
+    "copy_range",
+];
+
+/// The real kernel with a death foretold.
+pub struct CrashKernel {
+    inner: Arc<dyn Kernel>,
+    fuse: Arc<Fuse>,
+    copy_pause: Duration,
+}
+
+/// Counts effects, and dies after the n-th.
+struct Fuse {
+    count: AtomicU64,
+    die_after: Option<u64>,
+    /// Names of the effects so far, in order; the last one is where it died.
+    trace: Mutex<Box<dyn FnMut(&'static str) + Send>>,
+}
+
+impl CrashKernel {
+    /// Dies right after effect number `die_after` (counted from 1; 0: before the first one). `trace` is told
+    /// the name of each effect before it happens.
+    pub fn new(
+        inner: Arc<dyn Kernel>,
+        die_after: Option<u64>,
+        trace: impl FnMut(&'static str) + Send + 'static,
+    ) -> Self {
+        let fuse = Fuse { count: AtomicU64::new(0), die_after, trace: Mutex::new(Box::new(trace)) };
+        Self { inner, fuse: Arc::new(fuse), copy_pause: Duration::ZERO }
+    }
+
+    /// Rests before each piece of a copy, so that there is time to interrupt it.
+    pub fn with_copy_pause(self, copy_pause: Duration) -> Self {
+        Self { copy_pause, ..self }
+    }
+}
+
+impl Fuse {
+    fn burn<T>(&self, effect: &'static str, call: impl FnOnce() -> T) -> T {
+        debug_assert!(EFFECTS.contains(&effect), "{effect} is not in the list of effects");
+        if self.die_after == Some(0) {
+            die();
+        }
+        // One effect at a time, so that the one that is counted is the one that happened last.
+        let mut trace = self.trace.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        trace(effect);
+        let result = call();
+        if Some(self.count.fetch_add(1, Ordering::SeqCst) + 1) == self.die_after {
+            die();
+        }
+        result
+    }
+}
+
+fn die() -> ! {
+    loop {
+        // A failure would only mean that we are gone already.
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+}
+
+impl Mounts for CrashKernel {
+    fn mount_table(&self) -> Result<MountTable> {
+        self.inner.mount_table()
+    }
+    fn mount(&self, request: &MountRequest<'_>) -> Result<()> {
+        self.fuse.burn("mount", || self.inner.mount(request))
+    }
+    fn bind(&self, source: &Path, target: &Path, read_only: bool) -> Result<()> {
+        self.fuse.burn("bind", || self.inner.bind(source, target, read_only))
+    }
+    fn unmount(&self, target: &Path) -> Result<()> {
+        self.fuse.burn("unmount", || self.inner.unmount(target))
+    }
+    fn path_kind(&self, path: &Path) -> Result<Option<PathKind>> {
+        self.inner.path_kind(path)
+    }
+    fn create_target_dir(&self, path: &Path) -> Result<()> {
+        self.fuse.burn("create_target_dir", || self.inner.create_target_dir(path))
+    }
+    fn create_target_file(&self, path: &Path) -> Result<()> {
+        self.fuse.burn("create_target_file", || self.inner.create_target_file(path))
+    }
+    fn remove_target(&self, path: &Path) -> Result<()> {
+        self.fuse.burn("remove_target", || self.inner.remove_target(path))
+    }
+}
+
+impl Devices for CrashKernel {
+    fn loop_attach(&self, image: &Beneath<'_>, options: &LoopOptions) -> Result<LoopDevice> {
+        self.fuse.burn("loop_attach", || self.inner.loop_attach(image, options))
+    }
+    fn loop_devices(&self) -> Result<Vec<LoopDevice>> {
+        self.inner.loop_devices()
+    }
+    fn loop_refresh(&self, device: &Path) -> Result<()> {
+        self.fuse.burn("loop_refresh", || self.inner.loop_refresh(device))
+    }
+    fn loop_detach(&self, device: &Path) -> Result<()> {
+        self.fuse.burn("loop_detach", || self.inner.loop_detach(device))
+    }
+    fn device_size(&self, device: &Path) -> Result<u64> {
+        self.inner.device_size(device)
+    }
+    fn device_number(&self, device: &Path) -> Result<(u32, u32)> {
+        self.inner.device_number(device)
+    }
+    fn read_device(&self, device: &Path, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.inner.read_device(device, offset, buffer)
+    }
+}
+
+impl Filesystems for CrashKernel {
+    fn probe(&self, device: &Path) -> Result<Probe> {
+        self.inner.probe(device)
+    }
+    fn make_fs(&self, device: &Path, request: &MakeFs<'_>) -> Result<()> {
+        self.fuse.burn("make_fs", || self.inner.make_fs(device, request))
+    }
+    fn check_fs(&self, device: &Path, fs: FsType) -> std::result::Result<(), FsError> {
+        self.fuse.burn("check_fs", || self.inner.check_fs(device, fs))
+    }
+    fn grow_fs(&self, device: &Path, fs: FsType, mounted_at: Option<&Path>) -> Result<()> {
+        self.fuse.burn("grow_fs", || self.inner.grow_fs(device, fs, mounted_at))
+    }
+    fn can_grow_online(&self, fs: FsType) -> std::result::Result<(), String> {
+        self.inner.can_grow_online(fs)
+    }
+    fn set_fs_uuid(&self, device: &Path, fs: FsType, uuid: &str, scratch: &Path) -> Result<()> {
+        self.fuse.burn("set_fs_uuid", || self.inner.set_fs_uuid(device, fs, uuid, scratch))
+    }
+    fn usage(&self, path: &Path) -> Result<Usage> {
+        self.inner.usage(path)
+    }
+    fn fs_error_count(&self, device: &Path, fs: FsType, mounted_at: &Path) -> Result<u64> {
+        self.inner.fs_error_count(device, fs, mounted_at)
+    }
+    fn freeze(&self, mount_points: &[&Path], at_most: Duration) -> Result<Box<dyn Frozen>> {
+        let frozen = self.fuse.burn("freeze", || self.inner.freeze(mount_points, at_most))?;
+        Ok(Box::new(CrashFrozen { inner: frozen, fuse: self.fuse.clone() }))
+    }
+    fn thaw(&self, mount_point: &Path) -> Result<()> {
+        // Only recovery calls this, at a start that follows a death: it has no place in the count.
+        self.inner.thaw(mount_point)
+    }
+}
+
+struct CrashFrozen {
+    inner: Box<dyn Frozen>,
+    fuse: Arc<Fuse>,
+}
+
+impl Frozen for CrashFrozen {
+    fn thaw(self: Box<Self>) -> Result<()> {
+        let Self { inner, fuse } = *self;
+        fuse.burn("frozen_thaw", || inner.thaw())
+    }
+}
+
+impl Files for CrashKernel {
+    fn read_file(&self, file: &Beneath<'_>) -> Result<Option<Vec<u8>>> {
+        self.inner.read_file(file)
+    }
+    fn write_file(&self, file: &Beneath<'_>, bytes: &[u8]) -> Result<()> {
+        self.fuse.burn("write_file", || self.inner.write_file(file, bytes))
+    }
+    fn sync(&self, path: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("sync", || self.inner.sync(path))
+    }
+    fn rename(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("rename", || self.inner.rename(from, to))
+    }
+    fn create_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("create_dir", || self.inner.create_dir(dir))
+    }
+    fn list_dir(&self, dir: &Beneath<'_>) -> Result<Vec<String>> {
+        self.inner.list_dir(dir)
+    }
+    fn remove_file(&self, file: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("remove_file", || self.inner.remove_file(file))
+    }
+    fn remove_dir(&self, dir: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("remove_dir", || self.inner.remove_dir(dir))
+    }
+    fn stat(&self, file: &Beneath<'_>) -> Result<Option<FileStat>> {
+        self.inner.stat(file)
+    }
+    fn set_size(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
+        self.fuse.burn("set_size", || self.inner.set_size(file, bytes))
+    }
+    fn allocate(&self, file: &Beneath<'_>, bytes: u64) -> Result<()> {
+        self.fuse.burn("allocate", || self.inner.allocate(file, bytes))
+    }
+    fn can_reflink(&self, root: &Path) -> Result<bool> {
+        self.fuse.burn("can_reflink", || self.inner.can_reflink(root))
+    }
+    fn reflink(&self, from: &Beneath<'_>, to: &Beneath<'_>) -> Result<()> {
+        self.fuse.burn("reflink", || self.inner.reflink(from, to))
+    }
+    fn copy_range(&self, from: &Beneath<'_>, to: &Beneath<'_>, offset: u64, length: u64) -> Result<u64> {
+        std::thread::sleep(self.copy_pause);
+        self.fuse.burn("copy_range", || self.inner.copy_range(from, to, offset, length))
+    }
+    fn extents(&self, file: &Beneath<'_>) -> Result<Vec<Extent>> {
+        self.inner.extents(file)
+    }
+    fn try_lock(&self, file: &Beneath<'_>) -> Result<Option<Box<dyn Send + Sync>>> {
+        self.inner.try_lock(file)
+    }
+}

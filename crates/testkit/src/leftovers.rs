@@ -1,0 +1,54 @@
+//! What a driver left behind: asked of the kernel and the disk, not of the driver.
+
+use std::fs;
+use std::path::Path;
+
+use wharf_linux::{Devices as _, Linux, Mounts as _};
+
+/// Everything that should not be there once all volumes and snapshots are deleted and the driver has
+/// stopped: files in the pool, loop devices on the pool, mounts and directories in `work`.
+pub fn leftovers(pool: &Path, work: &Path) -> Vec<String> {
+    let mut left = Vec::new();
+    for place in ["volumes", "snapshots", "groups", "trash"] {
+        left.extend(files_below(&pool.join(place)));
+    }
+    left.extend(
+        files_below(pool).into_iter().filter(|path| path.ends_with(".tmp") || path.ends_with("/freeze.json")),
+    );
+    left.extend(loop_devices_on(pool).into_iter().map(|device| format!("loop device {device}")));
+    let table = Linux::new().mount_table().expect("the mount table");
+    let mounts = table.mounts().iter().filter(|mount| mount.mount_point.starts_with(work));
+    left.extend(mounts.map(|mount| format!("mount {}", mount.mount_point.display())));
+    for place in ["staging", "pods"] {
+        let below = files_below(&work.join(place));
+        // The directories of the pods are the orchestrator's own.
+        left.extend(
+            below.into_iter().filter(|path| !path.ends_with("pods/pod") && !path.ends_with("pods/other")),
+        );
+    }
+    left
+}
+
+/// Loop devices whose backing file lies on the pool's file system.
+pub fn loop_devices_on(pool: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let device = fs::metadata(pool).expect("the pool").dev();
+    let devices = Linux::new().loop_devices().expect("the loop devices");
+    devices.into_iter().filter(|d| d.backing.device == device).map(|d| d.path.display().to_string()).collect()
+}
+
+/// Everything below a directory, itself not counted.
+fn files_below(dir: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    entries
+        .flatten()
+        .flat_map(|entry| {
+            let path = entry.path();
+            let mut all = vec![path.display().to_string()];
+            if path.is_dir() {
+                all.extend(files_below(&path));
+            }
+            all
+        })
+        .collect()
+}

@@ -1,0 +1,105 @@
+//! A throwaway file system to put a pool on. Whatever a test leaves there (mounts, loop devices) goes with
+//! it, whether the test passes or fails.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use wharf_linux::{
+    Beneath, Devices as _, FsType, Linux, LoopDevice, LoopOptions, Mount, MountRequest, Mounts as _,
+};
+
+/// A mounted file system of its own, in a sparse file.
+pub struct TestPool {
+    mount_point: PathBuf,
+    device: PathBuf,
+    /// Last, so that it is removed when nothing is mounted in it any more.
+    _dir: TempDir,
+}
+
+impl TestPool {
+    /// Makes and mounts a file system of `size` bytes.
+    pub fn new(fs: FsType, size: u64) -> Self {
+        let dir = tempfile::Builder::new().prefix("wharf-pool-").tempdir().expect("a temporary directory");
+        let image = dir.path().join("disk");
+        File::create(&image).and_then(|file| file.set_len(size)).expect("a sparse image");
+        let mount_point = dir.path().join("pool");
+        std::fs::create_dir(&mount_point).expect("a mount point");
+        let mut mkfs = Command::new(format!("mkfs.{fs}"));
+        match fs {
+            FsType::Ext4 => mkfs.arg("-q"),
+            FsType::Xfs => mkfs.args(["-q", "-m", "reflink=1"]),
+            FsType::Btrfs => mkfs.arg("-q"),
+        };
+        let made = mkfs.arg(&image).output().expect("mkfs");
+        assert!(made.status.success(), "mkfs.{fs}: {}", String::from_utf8_lossy(&made.stderr));
+        let options = LoopOptions { label: "wharf-testkit".to_owned(), ..LoopOptions::default() };
+        let attached = Linux::new().loop_attach(&Beneath::new(dir.path(), Path::new("disk")), &options);
+        let device = attached.expect("a loop device").path;
+        let pool = Self { mount_point, device, _dir: dir };
+        let source = pool.device.display().to_string();
+        Linux::new()
+            .mount(&MountRequest {
+                source: &source,
+                target: &pool.mount_point,
+                fs_type: fs.as_str(),
+                options: &[],
+                read_only: false,
+            })
+            .expect("mounting the pool");
+        pool
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.mount_point
+    }
+
+    /// Mounts it read-only, or writable again.
+    pub fn remount(&self, read_only: bool) {
+        let how = if read_only { "remount,ro" } else { "remount,rw" };
+        let status = Command::new("mount").args(["-o", how]).arg(&self.mount_point).status().expect("mount");
+        assert!(status.success(), "mount -o {how}");
+    }
+}
+
+impl Drop for TestPool {
+    fn drop(&mut self) {
+        // A device that is being let go of elsewhere takes a moment; a panic here would hide the test's own.
+        for _ in 0..50 {
+            if let Ok(true) = clear(&self.mount_point, &self.device) {
+                return;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        eprintln!("{} could not be cleaned up", self.mount_point.display());
+    }
+}
+
+/// Unmounts what volumes of the pool are mounted as, lets go of their devices, then of the pool itself.
+fn clear(pool: &Path, device: &Path) -> wharf_linux::Result<bool> {
+    let kernel = Linux::new();
+    if kernel.mount_table()?.at(pool).is_some() {
+        let Ok(metadata) = std::fs::metadata(pool) else { return Ok(false) };
+        for volume in kernel.loop_devices()?.iter().filter(|device| device.backing.device == metadata.dev()) {
+            for mount in kernel.mount_table()?.mounts().iter().rev().filter(|mount| is_of(mount, volume)) {
+                kernel.unmount(&mount.mount_point)?;
+            }
+            kernel.loop_detach(&volume.path)?;
+        }
+        kernel.unmount(pool)?;
+    }
+    kernel.loop_detach(device)?;
+    Ok(true)
+}
+
+/// Whether a mount is of this device: its file system, or its node bound somewhere. btrfs has a device number
+/// of its own making, but all of them name the device as their source.
+fn is_of(mount: &Mount, device: &LoopDevice) -> bool {
+    let bound = mount.fs_type == "devtmpfs" && mount.root.file_name() == device.path.file_name();
+    bound || Path::new(&mount.source) == device.path
+}

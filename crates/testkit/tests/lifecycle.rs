@@ -1,0 +1,272 @@
+//! What happens around a driver's life: kill -9 while it holds a freeze, restarts under mounted volumes, a
+//! second driver on the same pool, interrupted copies, a pool that fills, attach mode, access modes.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tonic::Code;
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_csi::v1::*;
+use wharf_linux::FsType;
+use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool, capability, leftovers};
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
+
+fn start(pool: &TestPool, work: &Path, options: &DriverOptions) -> Orchestrator {
+    Orchestrator::start(Path::new(DRIVER), pool.path(), work, options)
+}
+
+#[tokio::test]
+async fn a_writer_goes_on_after_kill_9_of_a_driver_that_holds_a_freeze() {
+    let pool = TestPool::new(FsType::Xfs, 2 << 30);
+    for fs in ["ext4", "xfs", "btrfs"] {
+        // Find out after how many effects the freeze comes, then die exactly there.
+        let (mut die_after, mut waited) = (None, None);
+        for _ in 0..2 {
+            let work = tempfile::tempdir().unwrap();
+            let options = DriverOptions { die_after, ..Default::default() };
+            let mut co = start(&pool, work.path(), &options);
+            let (id, at) = co.mounted("volume", 320 * MIB, fs, None).await;
+            let request = CreateSnapshotRequest {
+                name: "snapshot".to_owned(),
+                source_volume_id: id.clone(),
+                ..Default::default()
+            };
+            let answer = co.client().controller().create_snapshot(request).await;
+            if die_after.is_some() {
+                assert!(answer.is_err() && co.driver.was_killed(), "it did not die: {answer:?}");
+                assert_eq!(co.driver.trace().last().unwrap(), "freeze");
+                let begun = Instant::now();
+                let mut file = File::create(at.join("file")).unwrap();
+                file.write_all(b"goes on").unwrap();
+                file.sync_all().unwrap();
+                waited = Some(begun.elapsed());
+                co.revive();
+            } else {
+                answer.unwrap();
+                die_after = co.driver.trace().iter().position(|e| e == "freeze").map(|i| i as u64 + 1);
+                assert!(die_after.is_some(), "a mounted volume is frozen for its snapshot");
+            }
+            let snapshot = co.snapshot("snapshot", &id).await;
+            co.delete_snapshot(&snapshot).await;
+            co.removed(&id).await;
+            co.driver.stop();
+        }
+        let waited = waited.unwrap();
+        println!("{fs}: the writer went on after {} ms", waited.as_millis());
+        assert!(waited < Duration::from_secs(3), "{fs}: {waited:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_breaks_no_mount_and_forgets_nothing() {
+    let (pool, work) = (TestPool::new(FsType::Btrfs, 2 << 30), tempfile::tempdir().unwrap());
+    let mut co = start(&pool, work.path(), &DriverOptions::default());
+    let (id, at) = co.mounted("volume", 32 * MIB, "ext4", None).await;
+    let raw = co.create("raw", 8 * MIB, "", None).await;
+    co.stage(&raw, "").await;
+    let device = co.publish(&raw, "", "pod").await;
+    let mut open = File::create(at.join("open")).unwrap();
+    let listed = co.listed().await;
+    for stop in [true, false] {
+        match stop {
+            true => co.driver.stop(),
+            false => co.driver.kill(),
+        }
+        open.write_all(b"goes on").unwrap();
+        open.sync_all().unwrap();
+        File::options().write(true).open(&device).unwrap().write_all(&[1; 512]).unwrap();
+        co.driver.restart(&DriverOptions::default());
+        assert_eq!(co.listed().await, listed);
+        // The orchestrator asks for everything again, and gets it.
+        co.stage(&id, "ext4").await;
+        co.publish(&id, "ext4", "pod").await;
+        co.stage(&raw, "").await;
+        co.publish(&raw, "", "pod").await;
+    }
+    drop(open);
+    // Deleting what is in use is refused, restart or not.
+    let request = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
+    let refused = co.client().controller().delete_volume(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    co.removed(&id).await;
+    co.removed(&raw).await;
+    co.driver.stop();
+    assert_eq!(leftovers(pool.path(), work.path()), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_second_driver_is_kept_out_of_the_pool() {
+    let (pool, work) = (TestPool::new(FsType::Ext4, 1 << 30), tempfile::tempdir().unwrap());
+    let co = start(&pool, work.path(), &DriverOptions::default());
+    let other = tempfile::tempdir().unwrap();
+    let status = std::process::Command::new(DRIVER)
+        .args([other.path().join("csi.sock").as_path(), pool.path(), &other.path().join("trace")])
+        .output()
+        .unwrap();
+    assert!(!status.status.success());
+    let message = String::from_utf8_lossy(&status.stderr);
+    assert!(message.contains("another"), "{message}");
+    drop(co);
+}
+
+#[tokio::test]
+async fn a_copy_is_resumed_after_a_restart_and_guards_its_source() {
+    let (pool, work) = (TestPool::new(FsType::Ext4, 2 << 30), tempfile::tempdir().unwrap());
+    let options = DriverOptions { slow_copies: true, ..Default::default() };
+    let mut co = start(&pool, work.path(), &options);
+    let id = co.create("raw", 64 * MIB, "", None).await;
+    co.stage(&id, "").await;
+    let device = co.publish(&id, "", "pod").await;
+    fs::write(&device, vec![9; 64 * MIB as usize]).unwrap();
+    File::open(&device).unwrap().sync_all().unwrap();
+    co.unpublish(&id, "pod").await;
+    co.unstage(&id).await;
+
+    let request = CreateSnapshotRequest {
+        name: "snapshot".to_owned(),
+        source_volume_id: id.clone(),
+        ..Default::default()
+    };
+    let made = co.client().controller().create_snapshot(request.clone()).await.unwrap().into_inner();
+    let made = made.snapshot.unwrap();
+    assert!(!made.ready_to_use, "a copy of 64 MiB takes a while");
+    // While it runs, the source stays as it is.
+    let staging = co.staging_path(&id);
+    fs::create_dir_all(&staging).unwrap();
+    let stage = NodeStageVolumeRequest {
+        volume_id: id.clone(),
+        staging_target_path: staging.display().to_string(),
+        volume_capability: Some(capability("", Mode::SingleNodeWriter)),
+        ..Default::default()
+    };
+    assert!(co.client().node().node_stage_volume(stage).await.is_err());
+    let delete = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
+    assert!(co.client().controller().delete_volume(delete).await.is_err());
+
+    co.driver.kill();
+    co.restart_with = DriverOptions::default();
+    co.revive();
+    assert_eq!(co.snapshot("snapshot", &id).await, made.snapshot_id);
+    let image = pool.path().join("snapshots").join(&made.snapshot_id).join("image");
+    assert!(fs::read(image).unwrap().iter().all(|byte| *byte == 9));
+    co.delete(&id).await;
+    co.delete_snapshot(&made.snapshot_id).await;
+}
+
+#[tokio::test]
+async fn a_full_pool_takes_no_more_and_says_so() {
+    let (pool, work) = (TestPool::new(FsType::Xfs, 1 << 30), tempfile::tempdir().unwrap());
+    let mut co = start(&pool, work.path(), &DriverOptions::default());
+    let id = co.create("volume", 8 * MIB, "", None).await;
+    assert!(storage_health(&co).await.is_empty());
+    let filler = pool.path().join("lost+found.filler");
+    let mut file = File::create(&filler).unwrap();
+    while file.write_all(&vec![1; 4 << 20]).is_ok() {}
+    drop(file);
+    let health = storage_health(&co).await;
+    assert!(health.iter().any(|h| h.reason == "PoolFull"), "{health:?}");
+    let request = CreateVolumeRequest {
+        name: "another".to_owned(),
+        volume_capabilities: vec![capability("", Mode::SingleNodeWriter)],
+        ..Default::default()
+    };
+    let refused = co.client().controller().create_volume(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let snapshot = CreateSnapshotRequest {
+        name: "snapshot".to_owned(),
+        source_volume_id: id.clone(),
+        ..Default::default()
+    };
+    let refused = co.client().controller().create_snapshot(snapshot).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    let capacity = co.client().controller().get_capacity(GetCapacityRequest::default()).await.unwrap();
+    assert_eq!(capacity.into_inner().available_capacity, 0);
+    // Deleting must work exactly then.
+    co.delete(&id).await;
+    fs::remove_file(filler).unwrap();
+    let id = co.create("another", 8 * MIB, "", None).await;
+    co.delete(&id).await;
+}
+
+async fn storage_health(co: &Orchestrator) -> Vec<node_get_storage_health_response::StorageBackendHealth> {
+    let request = NodeGetStorageHealthRequest::default();
+    co.client().node().node_get_storage_health(request).await.unwrap().into_inner().backend_health
+}
+
+#[tokio::test]
+async fn an_attached_volume_is_on_one_node_and_not_deleted() {
+    let (pool, work) = (TestPool::new(FsType::Xfs, 1 << 30), tempfile::tempdir().unwrap());
+    let mut co = start(&pool, work.path(), &DriverOptions { attach: true, ..Default::default() });
+    let id = co.create("volume", 8 * MIB, "", None).await;
+    let publish = |node: &str| ControllerPublishVolumeRequest {
+        volume_id: id.clone(),
+        node_id: node.to_owned(),
+        volume_capability: Some(capability("", Mode::SingleNodeWriter)),
+        ..Default::default()
+    };
+    let mut controller = co.client().controller();
+    let nobody = controller.controller_publish_volume(publish("nobody")).await.unwrap_err();
+    assert_eq!(nobody.code(), Code::NotFound, "{nobody}");
+    controller.controller_publish_volume(publish("node-1")).await.unwrap();
+    controller.controller_publish_volume(publish("node-1")).await.unwrap();
+    co.driver.kill();
+    co.revive();
+    let volumes = controller.list_volumes(ListVolumesRequest::default()).await.unwrap().into_inner();
+    assert_eq!(volumes.entries[0].status.as_ref().unwrap().published_node_ids, ["node-1"]);
+    let delete = DeleteVolumeRequest { volume_id: id.clone(), ..Default::default() };
+    let refused = controller.delete_volume(delete.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    let unpublish = ControllerUnpublishVolumeRequest {
+        volume_id: id.clone(),
+        node_id: "node-1".to_owned(),
+        ..Default::default()
+    };
+    controller.controller_unpublish_volume(unpublish.clone()).await.unwrap();
+    controller.controller_unpublish_volume(unpublish).await.unwrap();
+    controller.delete_volume(delete).await.unwrap();
+}
+
+#[tokio::test]
+async fn access_modes_and_read_only_mean_what_they_say() {
+    let (pool, work) = (TestPool::new(FsType::Xfs, 2 << 30), tempfile::tempdir().unwrap());
+    let mut co = start(&pool, work.path(), &DriverOptions::default());
+    let (id, at) = co.mounted("volume", 32 * MIB, "ext4", None).await;
+    fs::write(at.join("file"), "seen").unwrap();
+    let other = co.publish_as(&id, "ext4", "other", true).await;
+    assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "seen");
+    let error = fs::write(other.join("file"), "no").unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    co.unpublish(&id, "other").await;
+
+    // ReadWriteOncePod: the first pod has it, a second one is refused.
+    let once = |target: &Path| NodePublishVolumeRequest {
+        volume_id: id.clone(),
+        staging_target_path: co.staging_path(&id).display().to_string(),
+        target_path: target.display().to_string(),
+        volume_capability: Some(capability("ext4", Mode::SingleNodeSingleWriter)),
+        ..Default::default()
+    };
+    let refused = co.client().node().node_publish_volume(once(&other)).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(!other.exists(), "a refusal leaves nothing");
+    // Unstaging under a pod is refused, and the pod goes on.
+    let unstage = NodeUnstageVolumeRequest {
+        volume_id: id.clone(),
+        staging_target_path: co.staging_path(&id).display().to_string(),
+    };
+    let refused = co.client().node().node_unstage_volume(unstage).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    fs::write(at.join("file"), "still").unwrap();
+
+    let multi = CreateVolumeRequest {
+        name: "shared".to_owned(),
+        volume_capabilities: vec![capability("ext4", Mode::MultiNodeMultiWriter)],
+        ..Default::default()
+    };
+    let refused = co.client().controller().create_volume(multi).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    co.removed(&id).await;
+}
