@@ -37,6 +37,14 @@ impl FsType {
             Self::Btrfs => 114 * MIB,
         }
     }
+
+    /// The smallest size that a file system of this type can be grown to: btrfs refuses to resize to less.
+    pub fn minimum_grown_size(self) -> u64 {
+        match self {
+            Self::Ext4 | Self::Xfs => 0,
+            Self::Btrfs => 256 << 20,
+        }
+    }
 }
 
 impl fmt::Display for FsType {

@@ -94,6 +94,11 @@ pub(crate) fn fs_in(format: &Format) -> Option<FsType> {
     }
 }
 
+/// The smallest size that such a volume can be grown to.
+pub(crate) fn minimum_grown(format: &Format) -> u64 {
+    fs_in(format).map_or(0, FsType::minimum_grown_size)
+}
+
 /// What the bytes of a copy are. `uuid` is for a file system that will be mounted beside its source.
 pub(crate) fn copied(source: &Format, access: &[Access], uuid: String) -> Result<Format, String> {
     match (source, fs_of(access)) {

@@ -35,17 +35,27 @@ pub(crate) fn of_new(range: SizeRange, minimum: u64) -> Result<u64, SizeError> {
     fit(wanted.max(minimum), range)
 }
 
-/// The size of a volume filled from a source: never less than that.
-pub(crate) fn of_copy(range: SizeRange, minimum: u64, source_size: u64) -> Result<u64, SizeError> {
+/// The size of a volume filled from a source: never less than that, and if more, at least `grown`, the
+/// smallest size that the source's file system can grow to.
+pub(crate) fn of_copy(
+    range: SizeRange,
+    minimum: u64,
+    source_size: u64,
+    grown: u64,
+) -> Result<u64, SizeError> {
     if range.required != 0 && range.required < source_size {
         return Err(SizeError::BelowSource { required: range.required, source_size });
     }
-    fit(range.required.max(source_size).max(minimum), range)
+    fit(grow(range.required.max(minimum), source_size, grown), range)
 }
 
-/// The size after an expansion of a volume of `current` bytes; never smaller.
-pub(crate) fn of_expansion(range: SizeRange, current: u64) -> Result<u64, SizeError> {
-    fit(range.required.max(current), range)
+/// The size after an expansion of a volume of `current` bytes: never smaller, and `grown` as above.
+pub(crate) fn of_expansion(range: SizeRange, current: u64, grown: u64) -> Result<u64, SizeError> {
+    fit(grow(range.required, current, grown), range)
+}
+
+fn grow(wanted: u64, current: u64, grown: u64) -> u64 {
+    if wanted > current { wanted.max(grown) } else { current }
 }
 
 /// Whether an existing volume satisfies a request.
@@ -115,15 +125,21 @@ mod tests {
             (range(0, None), 300 * MIB, 5 * MIB, Ok(300 * MIB)),
         ];
         for (range, minimum, source, expected) in cases {
-            assert_eq!(of_copy(range, minimum, source), expected, "{range:?} {minimum} {source}");
+            assert_eq!(of_copy(range, minimum, source, 0), expected, "{range:?} {minimum} {source}");
         }
+        assert_eq!(of_copy(range(0, None), 0, 5 * MIB, 9 * MIB), Ok(5 * MIB), "it need not grow");
+        assert_eq!(of_copy(range(6 * MIB, None), 0, 5 * MIB, 9 * MIB), Ok(9 * MIB));
+        let limited = of_copy(range(6 * MIB, 8 * MIB), 0, 5 * MIB, 9 * MIB);
+        assert_eq!(limited, Err(AboveLimit { smallest: 9 * MIB, limit: 8 * MIB }));
     }
 
     #[test]
     fn expansions() {
-        assert_eq!(of_expansion(range(2 * GIB, None), GIB), Ok(2 * GIB));
-        assert_eq!(of_expansion(range(MIB, None), GIB), Ok(GIB));
-        assert!(of_expansion(range(MIB, 2 * MIB), GIB).is_err());
+        assert_eq!(of_expansion(range(2 * GIB, None), GIB, 0), Ok(2 * GIB));
+        assert_eq!(of_expansion(range(MIB, None), GIB, 0), Ok(GIB));
+        assert!(of_expansion(range(MIB, 2 * MIB), GIB, 0).is_err());
+        assert_eq!(of_expansion(range(2 * MIB, None), MIB, 5 * MIB), Ok(5 * MIB));
+        assert_eq!(of_expansion(range(MIB, None), MIB, 5 * MIB), Ok(MIB));
     }
 
     proptest! {
@@ -133,7 +149,7 @@ mod tests {
         ) {
             let range = range(required, limit);
             let source = source / UNIT * UNIT;
-            for size in [of_new(range, minimum), of_copy(range, minimum, source)].into_iter().flatten() {
+            for size in [of_new(range, minimum), of_copy(range, minimum, source, 0)].into_iter().flatten() {
                 prop_assert!(satisfies(size, range));
                 prop_assert!(size % UNIT == 0 && size >= UNIT && size >= minimum && size <= MAXIMUM);
             }

@@ -6,7 +6,7 @@ use wharf_driver::backend::{ExpandError, Expanded, SizeRange};
 use super::Core;
 use crate::fault::{During as _, Fault};
 use crate::record::{Provisioning, VolumeRecord};
-use crate::{capacity, size, store};
+use crate::{capacity, plan, size, store};
 
 impl Core {
     /// Grows a volume to at least `range.required`; large enough already is success.
@@ -20,7 +20,7 @@ impl Core {
         if record.growing_to.is_some() {
             record = self.finish_growth(record)?;
         }
-        let wanted = size::of_expansion(range, record.size)
+        let wanted = size::of_expansion(range, record.size, plan::minimum_grown(&record.format))
             .map_err(|error| ExpandError::OutOfRange(format!("{id}: {error}")))?;
         if wanted > record.size {
             self.refuse_copied(id).map_err(ExpandError::InUse)?;

@@ -288,7 +288,7 @@ fn new_record(
     let minimum = plan::minimum(&access);
     let size = match origin {
         None => size::of_new(wanted.size, minimum),
-        Some(origin) => size::of_copy(wanted.size, minimum, origin.size),
+        Some(origin) => size::of_copy(wanted.size, minimum, origin.size, plan::minimum_grown(&origin.format)),
     };
     let size = size.map_err(|error| CreateError::OutOfRange(format!("volume {:?}: {error}", wanted.name)))?;
     Ok(VolumeRecord {
