@@ -2,7 +2,9 @@
 //!
 //! Start at [`Kernel`], the trait that everything goes through.
 
+mod bytes;
 mod command;
+mod crc32c;
 mod durable;
 mod error;
 mod kernel;
@@ -10,6 +12,7 @@ mod linux;
 mod mkfs;
 mod mount_options;
 mod mountinfo;
+mod new_uuid;
 mod probe;
 mod sys;
 mod types;

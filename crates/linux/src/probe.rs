@@ -7,7 +7,6 @@
 //! superblock is left, its copies still tell that there was one.
 
 mod btrfs;
-mod crc32c;
 mod ext;
 mod foreign;
 mod places;
@@ -17,8 +16,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub use places::signature_offsets;
-
-pub(crate) use btrfs::BtrfsSuper;
 
 use crate::{FsType, Probe, Result};
 
@@ -140,49 +137,6 @@ fn decide(findings: &[Finding]) -> Option<Probe> {
     } else {
         Some(Probe::Foreign { what })
     }
-}
-
-fn le16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes(array(bytes, at))
-}
-
-fn le32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(array(bytes, at))
-}
-
-fn le64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(array(bytes, at))
-}
-
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(array(bytes, at))
-}
-
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(array(bytes, at))
-}
-
-fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(array(bytes, at))
-}
-
-/// A few bytes of a block; every caller reads a fixed place within a block of fixed length.
-fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(&bytes[at..at + N]);
-    out
-}
-
-/// Sixteen bytes as a UUID is written.
-fn uuid(bytes: &[u8], at: usize) -> String {
-    let mut text = String::with_capacity(36);
-    for (i, byte) in bytes[at..at + 16].iter().enumerate() {
-        if matches!(i, 4 | 6 | 8 | 10) {
-            text.push('-');
-        }
-        text.push_str(&format!("{byte:02x}"));
-    }
-    text
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! ext2, ext3, ext4: one superblock at 1 KiB, copies at the start of some block groups.
 
-use super::{Finding, Source, Verdict, crc32c, le16, le32, uuid};
-use crate::{FsType, Result};
+use super::{Finding, Source, Verdict};
+use crate::bytes::{le16, le32, uuid};
+use crate::{FsType, Result, crc32c};
 
 const OFFSET: u64 = 1024;
 const LENGTH: usize = 1024;

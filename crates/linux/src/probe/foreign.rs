@@ -4,7 +4,7 @@
 //! format that is missing is a gap only if the zero proof above this crate sees zeroes everywhere, too.
 
 use super::{Finding, Source};
-use crate::Result;
+use crate::{Result, bytes};
 
 /// Where a signature is looked for.
 #[derive(Clone, Copy)]
@@ -135,7 +135,7 @@ fn zfs(source: &mut Source<'_>) -> Result<Option<Finding>> {
     for place in ZFS_LABELS {
         let Some(offset) = place.offset(source.size) else { continue };
         let Some(slots) = source.at(offset + UBERBLOCKS, UBERBLOCKS as usize)? else { continue };
-        if slots.chunks_exact(SLOT).any(|slot| [super::le64(slot, 0), super::be64(slot, 0)].contains(&MAGIC))
+        if slots.chunks_exact(SLOT).any(|slot| [bytes::le64(slot, 0), bytes::be64(slot, 0)].contains(&MAGIC))
         {
             return Ok(Some(Finding::foreign("ZFS", offset + UBERBLOCKS)));
         }
@@ -150,6 +150,6 @@ fn mbr(source: &mut Source<'_>) -> Result<Option<Finding>> {
     };
     let mut entries = sector[446..510].chunks_exact(16);
     let sound = entries.clone().all(|entry| matches!(entry[0], 0 | 0x80));
-    let used = entries.any(|entry| entry[4] != 0 && super::le32(entry, 12) != 0);
+    let used = entries.any(|entry| entry[4] != 0 && bytes::le32(entry, 12) != 0);
     Ok((sound && used).then(|| Finding::foreign("MBR partition table", 0)))
 }

@@ -326,7 +326,7 @@ proptest! {
         let btrfs = matches!(probe, Probe::Filesystem { fs: FsType::Btrfs, .. });
         prop_assert!(!btrfs, "a checksum that noise got right");
         if let Probe::Filesystem { fs: FsType::Ext4, .. } = probe {
-            prop_assert!(le32(&content, 100) & 0x400 == 0, "a checksum that noise got right");
+            prop_assert!(crate::bytes::le32(&content, 100) & 0x400 == 0, "a checksum that noise got right");
         }
     }
 }

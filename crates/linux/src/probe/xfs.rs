@@ -1,7 +1,8 @@
 //! xfs: a superblock at the start of the device, and a copy at the start of every allocation group.
 
-use super::{Finding, Source, Verdict, be16, be32, be64, crc32c, le32, uuid};
-use crate::{FsType, Result};
+use super::{Finding, Source, Verdict};
+use crate::bytes::{be16, be32, be64, le32, uuid};
+use crate::{FsType, Result, crc32c};
 
 const MAGIC: &[u8] = b"XFSB";
 /// The part that has fields; the checksum covers the sector.

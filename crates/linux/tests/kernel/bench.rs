@@ -10,7 +10,6 @@ use wharf_linux::{
 };
 
 pub(crate) const MIB: u64 = 1 << 20;
-pub(crate) const UUID: &str = "6f0b1c3e-2d4a-4b5c-8d6e-7f8091a2b3c4";
 pub(crate) const ALL: [FsType; 3] = [FsType::Ext4, FsType::Xfs, FsType::Btrfs];
 
 pub(crate) struct Bench {

@@ -1,4 +1,4 @@
-//! CRC-32C (Castagnoli), the checksum of all three superblocks.
+//! CRC-32C (Castagnoli), the checksum of all three file systems' superblocks.
 
 const TABLE: [u32; 256] = table();
 
@@ -19,12 +19,12 @@ const fn table() -> [u32; 256] {
 }
 
 /// Without the final inversion, as ext4 stores it.
-pub(super) fn raw(bytes: &[u8]) -> u32 {
+pub(crate) fn raw(bytes: &[u8]) -> u32 {
     bytes.iter().fold(!0, |crc, byte| TABLE[((crc ^ u32::from(*byte)) & 0xFF) as usize] ^ (crc >> 8))
 }
 
 /// As the standard has it, and xfs and btrfs.
-pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
     !raw(bytes)
 }
 
