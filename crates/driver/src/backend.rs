@@ -7,7 +7,7 @@
 //! may have slashes and dots); sizes are not negative and `required <= limit`; no two
 //! operations run at once on one volume, one snapshot or one name; an operation that began runs to its end
 //! even if the caller hung up. What a backend promises the SDK: every operation can be repeated, and its
-//! errors say which of the classes in [`errors`] they are.
+//! errors say of which kind they are: each variant names the code it becomes.
 
 mod errors;
 mod types;

@@ -19,20 +19,31 @@ struct State {
     groups: BTreeMap<String, GroupSnapshot>,
 }
 
-/// The backend. Creating a volume waits for a permit of `gate`.
+/// The backend. Creating a volume gives a permit to `begun` and waits for one of `gate`.
 pub(crate) struct Memory {
     state: Mutex<State>,
+    begun: Semaphore,
     pub(crate) gate: Semaphore,
 }
 
 impl Memory {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), gate: Semaphore::new(Semaphore::MAX_PERMITS) })
+        Self::with_permits(Semaphore::MAX_PERMITS)
     }
 
     /// One whose creates wait for permits.
     pub(crate) fn gated() -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), gate: Semaphore::new(0) })
+        Self::with_permits(0)
+    }
+
+    fn with_permits(permits: usize) -> Arc<Self> {
+        let (begun, gate) = (Semaphore::new(0), Semaphore::new(permits));
+        Arc::new(Self { state: Mutex::default(), begun, gate })
+    }
+
+    /// Waits until one more create has begun.
+    pub(crate) async fn has_begun(&self) {
+        self.begun.acquire().await.unwrap().forget();
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -125,6 +136,7 @@ fn page<T: Clone>(
 #[async_trait]
 impl Volumes for Memory {
     async fn create(&self, wanted: &NewVolume) -> Result<Volume, CreateError> {
+        self.begun.add_permits(1);
         self.gate.acquire().await.unwrap().forget();
         let mut state = self.state();
         let gone = |id: &str| CreateError::NotFound(format!("there is no {id}"));
