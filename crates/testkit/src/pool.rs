@@ -59,11 +59,14 @@ impl TestPool {
         &self.mount_point
     }
 
-    /// Mounts it read-only, or writable again.
-    pub fn remount(&self, read_only: bool) {
-        let how = if read_only { "remount,ro" } else { "remount,rw" };
-        let status = Command::new("mount").args(["-o", how]).arg(&self.mount_point).status().expect("mount");
-        assert!(status.success(), "mount -o {how}");
+    /// Makes an ext4 pool stop taking writes, as it does when it meets an error on its disk.
+    pub fn break_ext4(&self) {
+        let remount = ["-o", "remount,errors=remount-ro"];
+        let status = Command::new("mount").args(remount).arg(&self.mount_point).status().expect("mount");
+        assert!(status.success(), "mount {remount:?}");
+        let name = self.device.file_name().expect("a device's name");
+        let trigger = Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error");
+        std::fs::write(trigger, "broken by a test").expect("triggering an error");
     }
 }
 

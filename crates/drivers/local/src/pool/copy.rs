@@ -52,6 +52,15 @@ struct Running {
     cancelled: bool,
 }
 
+/// What a copy does between two pieces.
+enum Step {
+    Go,
+    /// It is being deleted.
+    Cancel,
+    /// The driver stops.
+    Stop,
+}
+
 /// Why a copy was given up.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
@@ -135,9 +144,13 @@ impl Copies {
         }
     }
 
-    fn should_go_on(&self) -> bool {
+    fn next_step(&self) -> Step {
         let state = lock(&self.state);
-        !state.stop && state.running.as_ref().is_none_or(|running| !running.cancelled)
+        match &state.running {
+            Some(running) if running.cancelled => Step::Cancel,
+            _ if state.stop => Step::Stop,
+            _ => Step::Go,
+        }
     }
 
     fn finished(&self, id: String, failure: Option<Failure>) {
@@ -210,9 +223,15 @@ impl Core {
         tracing::info!(id, source, done, total, "copying");
         let mut since_note = 0;
         while done < total {
-            if !self.copies.should_go_on() {
-                tracing::info!(id, done, total, "the copy stops here");
-                return Ok(());
+            match self.copies.next_step() {
+                Step::Go => {}
+                Step::Cancel => return Ok(()),
+                Step::Stop => {
+                    self.store.sync(&to).during("make the copy so far durable", id)?;
+                    self.set_phase(id, Phase::Copying { done, total })?;
+                    tracing::info!(id, done, total, "the copy goes on at the next start");
+                    return Ok(());
+                }
             }
             let length = PIECE.min(total - done);
             let copied = self.kernel().copy_range(&self.store.at(&from), &self.store.at(&to), done, length);

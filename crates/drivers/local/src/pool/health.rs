@@ -1,6 +1,9 @@
 //! What is wrong with a volume or with the pool behind all of them.
 
+use std::path::Path;
+
 use wharf_driver::backend::{BackendError, HealthIssue, HealthStatus, StorageIssue, StorageStatus};
+use wharf_linux::MountTable;
 
 use super::Core;
 use super::devices::{ImageFault, image_fault};
@@ -67,7 +70,8 @@ impl Core {
             return Ok(vec![issue(StorageStatus::Unreachable, reason::POOL_UNREACHABLE, message)]);
         }
         let usage = self.usage()?;
-        if usage.read_only {
+        let table = self.kernel().mount_table().during("read the mount table", "the pool")?;
+        if usage.read_only || is_read_only(&table, &self.store.root) {
             let message = "the pool's file system is read-only: see the kernel log, repair and remount it";
             issues.push(issue(StorageStatus::Degraded, reason::POOL_READ_ONLY, message.to_owned()));
         }
@@ -94,6 +98,47 @@ impl Core {
     }
 }
 
+/// Whether the file system that holds `path` takes no writes. ext4 after an error says so here alone: statvfs
+/// goes on calling it writable.
+fn is_read_only(table: &MountTable, path: &Path) -> bool {
+    let holding = table.mounts().iter().filter(|mount| path.starts_with(&mount.mount_point));
+    // Of several at one place, the last lies on top.
+    let holding = holding.max_by_key(|mount| mount.mount_point.components().count());
+    holding.is_some_and(|mount| {
+        mount.is_read_only() || mount.super_options.iter().any(|option| option == "emergency_ro")
+    })
+}
+
 fn issue(status: HealthStatus, reason: &str, message: String) -> HealthIssue {
     HealthIssue { status, reason: reason.to_owned(), message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_read_only() {
+        let rw = "1 0 8:1 / / rw - ext4 /dev/sda rw\n";
+        let cases = [
+            (rw.to_owned(), false),
+            (format!("{rw}2 1 8:2 / /srv ro - xfs /dev/sdb rw\n"), true),
+            (format!("{rw}2 1 8:2 / /srv rw - ext4 /dev/sdb rw,emergency_ro\n"), true),
+            (format!("{rw}2 1 8:2 / /srv/pool2 ro - xfs /dev/sdb ro\n"), false),
+            (
+                format!(
+                    "{rw}2 1 8:2 / /srv ro - xfs /dev/sdb ro\n3 2 8:3 / /srv/pool rw - xfs /dev/sdc rw\n"
+                ),
+                false,
+            ),
+            (
+                format!("{rw}2 1 8:2 / /srv ro - xfs /dev/sdb ro\n3 2 8:3 / /srv rw - xfs /dev/sdc rw\n"),
+                false,
+            ),
+        ];
+        for (text, expected) in cases {
+            let table = MountTable::parse(text.as_bytes()).unwrap();
+            assert_eq!(is_read_only(&table, Path::new("/srv/pool")), expected, "{text}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use wharf_linux::{Beneath, Kernel, PathKind};
 
@@ -17,6 +18,9 @@ use crate::config::ConfigError;
 use crate::record::{Moment, PoolRecord, VERSION};
 use crate::store::{self, LoadError, Store};
 use crate::{Config, uuid};
+
+/// How long the lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a pool was not opened.
 #[derive(Debug, thiserror::Error)]
@@ -187,8 +191,7 @@ impl Core {
             }
             must_be_empty(&store)?;
         }
-        let lock = store.kernel.try_lock(&store.at(Path::new(store::LOCK)))?;
-        let lock = lock.ok_or_else(|| OpenError::Locked(store.root.clone()))?;
+        let lock = take_lock(&store)?;
         let record = match store.load::<PoolRecord>(pool, None)? {
             Some(record) => record,
             None => create(&store)?,
@@ -218,6 +221,19 @@ impl Core {
     fn report(&self) {
         for finding in self.check().iter().filter(|finding| finding.severity > Severity::Info) {
             tracing::warn!(object = finding.object, problem = finding.problem, way_out = finding.way_out);
+        }
+    }
+}
+
+/// Takes the pool's lock, with a little patience: a driver that was just killed may have had a child between
+/// fork and exec, which holds the lock for a moment longer.
+fn take_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
+    let until = Instant::now() + LOCK_PATIENCE;
+    loop {
+        match store.kernel.try_lock(&store.at(Path::new(store::LOCK)))? {
+            Some(lock) => return Ok(lock),
+            None if Instant::now() < until => std::thread::sleep(LOCK_PATIENCE / 40),
+            None => return Err(OpenError::Locked(store.root.clone())),
         }
     }
 }

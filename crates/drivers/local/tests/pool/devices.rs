@@ -1,0 +1,138 @@
+//! A volume's device on the node.
+
+use std::fs;
+
+use wharf_driver::backend::{AccessMode, Capability, DeviceError, Format};
+use wharf_driver_local::Pool;
+use wharf_linux::{Devices as _, FsType, Linux};
+use wharf_testkit::loop_devices_on;
+
+use crate::fixture::*;
+
+on_each!(attaching, records_only_go_forward);
+
+fn attaching(fs: FsType) {
+    let f = Fixture::new(fs);
+    let id = f.raw_volume("v", 32 * MIB).id;
+    assert_eq!(f.find(&id), Ok(None));
+    let device = f.attach(&id, &block()).unwrap();
+    assert_eq!((device.size, device.read_only), (32 * MIB, false));
+    assert_eq!(Linux::new().device_size(&device.path).unwrap(), 32 * MIB);
+    let configured = Linux::new().loop_devices().unwrap();
+    let configured = configured.iter().find(|other| other.path == device.path).unwrap();
+    assert_eq!(configured.label, id);
+    assert!(configured.direct_io);
+    assert_eq!(f.attach(&id, &block()).unwrap(), device);
+    assert_eq!(f.find(&id).unwrap(), Some(device));
+    assert_eq!(loop_devices_on(f.disk.path()).len(), 1);
+    f.detach(&id).unwrap();
+    f.detach(&id).unwrap();
+    assert_eq!(f.find(&id), Ok(None));
+    assert!(matches!(f.attach("vol-x", &block()), Err(DeviceError::NotFound(_))));
+    assert_eq!(f.detach("vol-x"), Ok(()));
+    assert!(matches!(f.refresh(&id), Err(DeviceError::NotFound(_))));
+    f.delete(&id).unwrap();
+    f.assert_empty();
+}
+
+#[test]
+fn readers_get_a_read_only_device() {
+    let f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 32 * MIB).id;
+    let reader = Capability { mode: AccessMode::SingleNodeReaderOnly, ..block() };
+    assert!(f.attach(&id, &reader).unwrap().read_only);
+    // Not in use: it is exchanged for a writable one, which serves readers as well.
+    assert!(!f.attach(&id, &block()).unwrap().read_only);
+    assert!(!f.attach(&id, &reader).unwrap().read_only);
+    assert_eq!(loop_devices_on(f.disk.path()).len(), 1);
+    f.detach(&id).unwrap();
+}
+
+#[test]
+fn a_device_in_use_is_not_let_go() {
+    let f = Fixture::new(FsType::Xfs);
+    let work = tempfile::tempdir().unwrap();
+    for fs in ["ext4", "btrfs"] {
+        let volume =
+            wharf_driver::backend::NewVolume { capabilities: vec![mount(fs)], ..wanted(fs, 200 * MIB) };
+        let id = f.create(&volume).unwrap().id;
+        let device = f.attach(&id, &mount("")).unwrap().path;
+        run(&format!("mkfs.{fs}"), &["-q".as_ref(), &device]);
+        let mounted = Mounted::new(&device, &work.path().join(fs));
+        let refused = f.detach(&id);
+        assert!(matches!(&refused, Err(DeviceError::InUse(why)) if why.contains(fs)), "{refused:?}");
+        let listed = f.contents().unwrap().volumes.into_iter().find(|entry| entry.id == id).unwrap();
+        assert_eq!((listed.device, listed.mounts), (Some(device.clone()), vec![mounted.0.clone()]));
+        drop(mounted);
+        f.detach(&id).unwrap();
+    }
+    // Bound, as a raw volume is published.
+    let id = f.raw_volume("raw", 16 * MIB).id;
+    let device = f.attach(&id, &block()).unwrap().path;
+    let target = work.path().join("target");
+    fs::write(&target, "").unwrap();
+    run("mount", &["--bind".as_ref(), &device, &target]);
+    let bound = Mounted(target);
+    assert!(matches!(f.detach(&id), Err(DeviceError::InUse(_))));
+    drop(bound);
+    f.detach(&id).unwrap();
+}
+
+#[test]
+fn an_image_that_is_not_its_own_is_refused() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let image = f.image(&id);
+    let aside = image.with_file_name("aside");
+    let refused = |f: &Fixture, word: &str| {
+        let said = f.attach(&id, &block()).unwrap_err();
+        assert!(matches!(&said, DeviceError::NotOurs(why) if why.contains(word)), "{said}");
+        assert_eq!(loop_devices_on(f.disk.path()), Vec::<String>::new());
+    };
+    fs::rename(&image, &aside).unwrap();
+    refused(&f, "missing");
+    fs::copy(&aside, &image).unwrap();
+    refused(&f, "another file");
+    fs::remove_file(&image).unwrap();
+    std::os::unix::fs::symlink(&aside, &image).unwrap();
+    let said = f.attach(&id, &block()).unwrap_err();
+    assert!(!matches!(said, DeviceError::NotFound(_)), "{said}");
+    fs::remove_file(&image).unwrap();
+    fs::rename(&aside, &image).unwrap();
+    fs::File::options().write(true).open(&image).unwrap().set_len(8 * MIB).unwrap();
+    refused(&f, "8388608 bytes");
+    fs::File::options().write(true).open(&image).unwrap().set_len(16 * MIB).unwrap();
+    f.attach(&id, &block()).unwrap();
+    f.detach(&id).unwrap();
+
+    // A restored backup, which an operator vouches for.
+    fs::copy(&image, &aside).unwrap();
+    fs::rename(&aside, &image).unwrap();
+    refused(&f, "another file");
+    f.close();
+    let maintenance = Pool::open_maintenance(std::sync::Arc::new(Linux::new()), f.disk.path()).unwrap();
+    assert!(maintenance.check().iter().any(|finding| finding.object == id));
+    maintenance.adopt(&id).unwrap();
+    assert!(maintenance.adopt("vol-x").is_err());
+    assert_eq!(maintenance.check(), []);
+    drop(maintenance);
+    f.reopen();
+    f.attach(&id, &block()).unwrap();
+    f.detach(&id).unwrap();
+}
+
+fn records_only_go_forward(fs: FsType) {
+    let mut f = Fixture::new(fs);
+    let id = f.volume("v", 16 * MIB).id;
+    let formatting = Format::Formatting { fs: FsType::Ext4, uuid: "u".into() };
+    let formatted = Format::Formatted { fs: FsType::Ext4, uuid: "u".into() };
+    assert!(f.set_format(&id, &formatted).is_err());
+    f.set_format(&id, &formatting).unwrap();
+    f.reopen();
+    assert_eq!(f.format(&id), Ok(formatting));
+    f.set_format(&id, &formatted).unwrap();
+    assert!(f.set_format(&id, &Format::Blank).is_err());
+    f.reopen();
+    assert_eq!(f.format(&id), Ok(formatted));
+    assert!(matches!(f.format("vol-x"), Err(DeviceError::NotFound(_))));
+}

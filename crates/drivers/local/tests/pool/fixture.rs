@@ -1,0 +1,235 @@
+//! A pool on a throwaway file system, and short words for what tests ask of it.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use wharf_driver::backend::{
+    AccessMode, Capability, NewGroupSnapshot, NewSnapshot, NewVolume, Secrets, SizeRange, Snapshot, Source,
+    Volume, VolumeAccess,
+};
+use wharf_driver_local::{Config, Pool};
+use wharf_linux::{FsType, Kernel, Linux};
+use wharf_testkit::{CrashKernel, TestPool, loop_devices_on};
+
+pub(crate) const MIB: u64 = 1 << 20;
+pub(crate) const GIB: u64 = 1 << 30;
+
+/// Runs a test on each file system that a pool can be on.
+macro_rules! on_each {
+    ($($name:ident),* $(,)?) => {
+        mod xfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Xfs) })* }
+        mod btrfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Btrfs) })* }
+        mod ext4 { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Ext4) })* }
+    };
+}
+
+/// Runs a test on each file system that can share extents.
+macro_rules! on_sharing {
+    ($($name:ident),* $(,)?) => {
+        mod sharing_xfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Xfs) })* }
+        mod sharing_btrfs { $(#[test] fn $name() { super::$name(wharf_linux::FsType::Btrfs) })* }
+    };
+}
+
+pub(crate) use {on_each, on_sharing};
+
+/// A pool that is open.
+pub(crate) struct Fixture {
+    /// Before the disk, so that it lets go first.
+    pool: Option<Pool>,
+    pub(crate) config: Config,
+    pub(crate) disk: TestPool,
+}
+
+impl std::ops::Deref for Fixture {
+    type Target = Pool;
+
+    fn deref(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+}
+
+impl Fixture {
+    pub(crate) fn new(fs: FsType) -> Self {
+        Self::with(fs, 4 * GIB, |_| ())
+    }
+
+    pub(crate) fn with(fs: FsType, size: u64, change: impl FnOnce(&mut Config)) -> Self {
+        let disk = TestPool::new(fs, size);
+        let mut config = Config::new("n1", disk.path());
+        change(&mut config);
+        let pool = Some(Pool::open(Arc::new(Linux::new()), config.clone()).unwrap());
+        Self { pool, config, disk }
+    }
+
+    pub(crate) fn close(&mut self) {
+        self.pool = None;
+    }
+
+    pub(crate) fn reopen(&mut self) {
+        self.reopen_with(Arc::new(Linux::new()));
+    }
+
+    pub(crate) fn reopen_with(&mut self, kernel: Arc<dyn Kernel>) {
+        self.close();
+        self.pool = Some(Pool::open(kernel, self.config.clone()).unwrap());
+    }
+
+    pub(crate) fn path(&self, beneath: &str) -> PathBuf {
+        self.disk.path().join(beneath)
+    }
+
+    pub(crate) fn image(&self, id: &str) -> PathBuf {
+        let collection = if id.starts_with("snap-") { "snapshots" } else { "volumes" };
+        self.path(&format!("{collection}/{id}/image"))
+    }
+
+    pub(crate) fn record(&self, id: &str) -> PathBuf {
+        self.image(id).with_file_name("record.json")
+    }
+
+    pub(crate) fn volume(&self, name: &str, size: u64) -> Volume {
+        self.create(&wanted(name, size)).unwrap()
+    }
+
+    pub(crate) fn raw_volume(&self, name: &str, size: u64) -> Volume {
+        self.create(&NewVolume { capabilities: vec![block()], ..wanted(name, size) }).unwrap()
+    }
+
+    pub(crate) fn cut(&self, name: &str, source: &str) -> Snapshot {
+        self.create_snapshot(&snapshot(name, source)).unwrap()
+    }
+
+    /// Writes through the volume's device, as a pod would.
+    pub(crate) fn write(&self, id: &str, offset: u64, bytes: &[u8]) {
+        let device = self.attach(id, &block()).unwrap();
+        let file = File::options().write(true).open(&device.path).unwrap();
+        file.write_all_at(bytes, offset).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        self.detach(id).unwrap();
+    }
+
+    pub(crate) fn read(&self, id: &str, offset: u64, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        File::open(self.image(id)).unwrap().read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
+    /// Waits until the trash is empty.
+    pub(crate) fn wait_for_purge(&self) {
+        let until = Instant::now() + Duration::from_secs(20);
+        while fs::read_dir(self.path("trash")).unwrap().next().is_some() {
+            assert!(Instant::now() < until, "the trash is not emptied");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Asserts that nothing but the empty pool is left.
+    pub(crate) fn assert_empty(&self) {
+        self.wait_for_purge();
+        for place in ["volumes", "snapshots", "groups", "trash"] {
+            let names: Vec<_> =
+                fs::read_dir(self.path(place)).unwrap().map(|e| e.unwrap().file_name()).collect();
+            assert!(names.is_empty(), "{place}: {names:?}");
+        }
+        let unfinished: Vec<_> = fs::read_dir(self.disk.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.ends_with(".tmp") || name == "freeze.json")
+            .collect();
+        assert!(unfinished.is_empty(), "{unfinished:?}");
+        assert_eq!(loop_devices_on(self.disk.path()), Vec::<String>::new());
+    }
+}
+
+/// A kernel that tells of each effect before it happens; what `tell` does takes that long.
+pub(crate) fn telling(tell: impl FnMut(&'static str) + Send + 'static) -> Arc<dyn Kernel> {
+    Arc::new(CrashKernel::new(Arc::new(Linux::new()), None, tell))
+}
+
+/// A kernel whose copies take their time.
+pub(crate) fn slow_copies() -> Arc<dyn Kernel> {
+    telling(|effect| {
+        if effect == "copy_range" {
+            std::thread::sleep(Duration::from_millis(900));
+        }
+    })
+}
+
+pub(crate) fn mount(fs_type: &str) -> Capability {
+    let access = VolumeAccess::Mount { fs_type: fs_type.to_owned(), flags: vec![] };
+    Capability { access, mode: AccessMode::SingleNodeWriter }
+}
+
+pub(crate) fn block() -> Capability {
+    Capability { access: VolumeAccess::Block, mode: AccessMode::SingleNodeWriter }
+}
+
+pub(crate) fn wanted(name: &str, size: u64) -> NewVolume {
+    NewVolume {
+        name: name.to_owned(),
+        size: SizeRange { required: size, limit: None },
+        capabilities: vec![mount("")],
+        parameters: Default::default(),
+        secrets: Secrets::default(),
+        source: None,
+        requisite: vec![],
+        preferred: vec![],
+    }
+}
+
+/// Like [`wanted`], for a raw device filled from `id`.
+pub(crate) fn copy_of(name: &str, size: u64, id: &str) -> NewVolume {
+    let source = match id.starts_with("snap-") {
+        true => Source::Snapshot(id.to_owned()),
+        false => Source::Volume(id.to_owned()),
+    };
+    NewVolume { source: Some(source), capabilities: vec![block()], ..wanted(name, size) }
+}
+
+pub(crate) fn snapshot(name: &str, source: &str) -> NewSnapshot {
+    NewSnapshot {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        parameters: Default::default(),
+        secrets: Secrets::default(),
+    }
+}
+
+pub(crate) fn group(name: &str, sources: &[&str]) -> NewGroupSnapshot {
+    let mut sources: Vec<String> = sources.iter().map(|source| source.to_string()).collect();
+    sources.sort();
+    NewGroupSnapshot {
+        name: name.to_owned(),
+        sources,
+        parameters: Default::default(),
+        secrets: Secrets::default(),
+    }
+}
+
+pub(crate) fn run(program: &str, args: &[&Path]) {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A mount that ends with the test.
+pub(crate) struct Mounted(pub(crate) PathBuf);
+
+impl Mounted {
+    pub(crate) fn new(device: &Path, at: &Path) -> Self {
+        fs::create_dir_all(at).unwrap();
+        run("mount", &[device, at]);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}

@@ -1,0 +1,13 @@
+//! The pool on the real kernel: every operation on xfs, btrfs and ext4, each on a file system of its own.
+
+mod copies;
+mod devices;
+mod expansion;
+mod fixture;
+mod groups;
+mod opening;
+mod publishing;
+mod recovery;
+mod snapshots;
+mod trouble;
+mod volumes;

@@ -1,0 +1,145 @@
+//! Opening a pool, and what an operator can do to it.
+
+use std::fs;
+use std::sync::Arc;
+
+use wharf_driver_local::{Config, OpenError, Pool, Severity};
+use wharf_linux::{FsType, Linux};
+
+use crate::fixture::*;
+
+fn open(path: &std::path::Path) -> Result<Pool, OpenError> {
+    Pool::open(Arc::new(Linux::new()), Config::new("n1", path))
+}
+
+#[test]
+fn only_a_directory_that_is_empty_or_a_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    assert!(matches!(open(&missing), Err(OpenError::Missing(_))));
+    assert!(!missing.exists());
+    fs::write(dir.path().join("file"), "x").unwrap();
+    assert!(matches!(open(&dir.path().join("file")), Err(OpenError::NotADirectory(_))));
+    std::os::unix::fs::symlink(dir.path(), dir.path().join("link")).unwrap();
+    assert!(matches!(open(&dir.path().join("link")), Err(OpenError::NotADirectory(_))));
+    assert!(matches!(open(dir.path()), Err(OpenError::NotEmpty { .. })));
+    assert!(!dir.path().join("lock").exists());
+    let empty = dir.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    assert!(matches!(Pool::open_read_only(Arc::new(Linux::new()), &empty), Err(OpenError::NoPool(_))));
+    assert!(matches!(Pool::open_maintenance(Arc::new(Linux::new()), &empty), Err(OpenError::NoPool(_))));
+    let pool = open(&empty).unwrap();
+    let uuid = pool.uuid().to_owned();
+    drop(pool);
+    assert_eq!(open(&empty).unwrap().uuid(), uuid);
+    let bad = Config { overcommit: 0.0, ..Config::new("n1", &empty) };
+    assert!(matches!(Pool::open(Arc::new(Linux::new()), bad), Err(OpenError::Config(_))));
+}
+
+#[test]
+fn one_driver_at_a_time_but_looking_is_always_allowed() {
+    let f = Fixture::new(FsType::Ext4);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let said = open(f.disk.path()).err().unwrap().to_string();
+    assert!(said.contains("in use by another process"), "{said}");
+    let kernel = || Arc::new(Linux::new());
+    assert!(matches!(Pool::open_maintenance(kernel(), f.disk.path()), Err(OpenError::Locked(_))));
+    let looked = Pool::open_read_only(kernel(), f.disk.path()).unwrap();
+    assert_eq!(looked.check(), []);
+    let contents = looked.list().unwrap();
+    assert_eq!(contents.volumes.len(), 1);
+    assert_eq!((contents.volumes[0].id.as_str(), contents.volumes[0].state), (id.as_str(), "ready"));
+    assert_eq!(contents.pool.committed_bytes, u128::from(16 * MIB));
+}
+
+#[test]
+fn newer_records_are_refused_not_misread() {
+    let mut f = Fixture::new(FsType::Ext4);
+    let (id, other) = (f.raw_volume("v", 16 * MIB).id, f.raw_volume("w", 16 * MIB).id);
+    f.close();
+    let newer = r#"{"version": 2, "what": "only a newer release knows"}"#;
+    fs::write(f.record(&id), newer).unwrap();
+    f.reopen();
+    // Its own trouble only.
+    assert!(f.get(&other).unwrap().is_some());
+    let said = f.get(&id).unwrap_err().to_string();
+    assert!(said.contains("version 2"), "{said}");
+    assert!(f.delete(&id).is_err());
+    assert!(f.create(&wanted("v", 16 * MIB)).is_err());
+    assert!(f.attach(&id, &block()).is_err());
+    assert_eq!(f.volume_health(&id).unwrap().unwrap()[0].reason, "RecordUnreadable");
+    assert!(f.check().iter().any(|finding| finding.severity == Severity::Error && finding.object == id));
+    assert_eq!(fs::read_to_string(f.record(&id)).unwrap(), newer);
+    f.close();
+    let pool = f.path("pool.json");
+    let was = fs::read_to_string(&pool).unwrap();
+    fs::write(&pool, was.replace("\"version\": 1", "\"version\": 7")).unwrap();
+    let said = open(f.disk.path()).err().unwrap().to_string();
+    assert!(said.contains("version 7") && said.contains("pool.json"), "{said}");
+}
+
+#[test]
+fn what_does_not_add_up_is_reported_and_left_alone() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let (lost, missing) = (f.raw_volume("lost", 16 * MIB).id, f.raw_volume("missing", 16 * MIB).id);
+    f.close();
+    fs::remove_file(f.record(&lost)).unwrap();
+    fs::remove_file(f.image(&missing)).unwrap();
+    fs::write(f.path("notes.txt"), "x").unwrap();
+    fs::create_dir(f.path("volumes/not-an-id")).unwrap();
+    fs::create_dir(f.path("trash/not-ours")).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("precious"), "x").unwrap();
+    let trick = "vol-00000000000000000000000000000000";
+    std::os::unix::fs::symlink(outside.path(), f.path(&format!("volumes/{trick}"))).unwrap();
+    let trash = format!("trash/{trick}.5");
+    std::os::unix::fs::symlink(outside.path(), f.path(&trash)).unwrap();
+    let looked = Pool::open_read_only(Arc::new(Linux::new()), f.disk.path()).unwrap();
+    let found: Vec<String> = looked.check().into_iter().map(|finding| finding.object).collect();
+    for object in [&*lost, &*missing, "notes.txt", "volumes/not-an-id", "trash/not-ours", trick] {
+        assert!(found.iter().any(|found| found == object), "{object}: {found:?}");
+    }
+    f.reopen();
+    assert!(f.delete(&lost).is_err() && f.delete(trick).is_err());
+    assert!(f.image(&lost).exists());
+    assert_eq!(f.volume_health(&missing).unwrap().unwrap()[0].reason, "ImageMissing");
+    f.delete(&missing).unwrap();
+    f.close();
+    for path in ["notes.txt", "volumes/not-an-id", "trash/not-ours"] {
+        assert!(f.path(path).exists(), "{path}");
+    }
+    assert_eq!(fs::read_to_string(outside.path().join("precious")).unwrap(), "x");
+}
+
+#[test]
+fn purging_by_hand() {
+    let mut f = Fixture::new(FsType::Ext4);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    f.close();
+    let trash = format!("trash/{id}.3");
+    fs::rename(f.path(&format!("volumes/{id}")), f.path(&trash)).unwrap();
+    fs::write(f.path("pool.json.tmp"), "").unwrap();
+    let kernel = || Arc::new(Linux::new());
+    let would: Vec<_> = Pool::open_read_only(kernel(), f.disk.path()).unwrap().purgeable().to_vec();
+    let mut would: Vec<_> = would.into_iter().map(|purged| purged.path.display().to_string()).collect();
+    would.sort();
+    assert_eq!(would, ["pool.json.tmp", trash.as_str()]);
+    assert!(f.path(&trash).exists() && f.path("pool.json.tmp").exists());
+    let purged = Pool::open_maintenance(kernel(), f.disk.path()).unwrap().purge().unwrap();
+    assert_eq!(purged.len(), 1);
+    assert!(!f.path(&trash).exists() && !f.path("pool.json.tmp").exists());
+    f.reopen();
+    f.assert_empty();
+}
+
+#[test]
+fn another_pool_in_its_place_is_noticed() {
+    let f = Fixture::new(FsType::Ext4);
+    assert_eq!(f.ready(), Ok(()));
+    let pool = f.path("pool.json");
+    let was = fs::read_to_string(&pool).unwrap();
+    fs::write(&pool, was.replace(f.uuid(), "00000000-0000-4000-8000-000000000000")).unwrap();
+    assert!(f.ready().unwrap_err().contains("another pool"));
+    fs::remove_file(&pool).unwrap();
+    assert!(f.ready().unwrap_err().contains("no pool any more"));
+}

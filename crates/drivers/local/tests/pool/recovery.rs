@@ -1,0 +1,83 @@
+//! What a start makes of what a crash left.
+
+use std::fs;
+
+use wharf_linux::FsType;
+
+use crate::fixture::*;
+
+on_each!(half_made_things_are_undone);
+
+fn half_made_things_are_undone(fs: FsType) {
+    let mut f = Fixture::new(fs);
+    let keep = f.raw_volume("keep", 16 * MIB).id;
+    let (volume, snap) = (f.raw_volume("v", 16 * MIB).id, f.cut("s", &keep).id);
+    let made = f.create_group(&group("g", &[&keep])).unwrap();
+    f.close();
+    for id in [&volume, &snap] {
+        let record = fs::read_to_string(f.record(id)).unwrap();
+        fs::write(f.record(id), record.replace("\"ready\"", "\"creating\"")).unwrap();
+    }
+    let group_record = f.path(&format!("groups/{}.json", made.id));
+    let record = fs::read_to_string(&group_record).unwrap();
+    fs::write(&group_record, record.replace("\"ready\"", "\"creating\"")).unwrap();
+    // Cut short before there was a record, and in the middle of writing ones.
+    let early = "volumes/vol-00000000000000000000000000000000";
+    fs::create_dir(f.path(early)).unwrap();
+    fs::write(f.path(&format!("{early}/record.json.tmp")), "{").unwrap();
+    fs::create_dir(f.path("snapshots/snap-00000000000000000000000000000000")).unwrap();
+    fs::write(f.record(&keep).with_file_name("record.json.tmp"), "{").unwrap();
+    fs::write(f.path("pool.json.tmp"), "{").unwrap();
+    fs::write(f.path("groups/group-00000000000000000000000000000000.json.tmp"), "{").unwrap();
+    f.reopen();
+    assert_eq!(f.get(&volume).unwrap(), None);
+    assert_eq!(f.get_snapshot(&snap).unwrap(), None);
+    assert_eq!(f.get_group(&made.id).unwrap(), None);
+    assert!(f.get(&keep).unwrap().is_some());
+    assert!(!f.record(&keep).with_file_name("record.json.tmp").exists());
+    // The same calls again succeed.
+    f.raw_volume("v", 16 * MIB);
+    f.cut("s", &keep);
+    let again = f.create_group(&group("g", &[&keep])).unwrap();
+    f.delete_group(&again.id).unwrap();
+    f.delete_snapshot(&snap).unwrap();
+    f.delete(&volume).unwrap();
+    f.delete(&keep).unwrap();
+    f.assert_empty();
+}
+
+#[test]
+fn a_group_whose_deletion_was_cut_short_goes() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let ids = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
+    let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
+    f.close();
+    let path = f.path(&format!("groups/{}.json", made.id));
+    let record = fs::read_to_string(&path).unwrap();
+    fs::write(&path, record.replace("\"ready\"", "\"deleting\"")).unwrap();
+    let first = &made.snapshots[0].id;
+    fs::rename(f.path(&format!("snapshots/{first}")), f.path(&format!("trash/{first}.0"))).unwrap();
+    f.reopen();
+    assert_eq!(f.get_snapshot(&made.snapshots[1].id).unwrap(), None);
+    ids.iter().for_each(|id| f.delete(id).unwrap());
+    f.assert_empty();
+}
+
+#[test]
+fn a_freeze_that_was_left_is_thawed() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.volume("v", 64 * MIB).id;
+    let device = f.attach(&id, &mount("")).unwrap().path;
+    run("mkfs.ext4", &["-q".as_ref(), &device]);
+    let work = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(&device, &work.path().join("m"));
+    f.close();
+    let note = serde_json::json!({"version": 1, "mountPoints": [mounted.0, "/nowhere"]});
+    fs::write(f.path("freeze.json"), note.to_string()).unwrap();
+    run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
+    f.reopen();
+    fs::write(mounted.0.join("file"), "thawed").unwrap();
+    assert!(!f.path("freeze.json").exists());
+    drop(mounted);
+    f.detach(&id).unwrap();
+}

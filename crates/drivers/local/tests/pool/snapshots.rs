@@ -1,0 +1,171 @@
+//! Snapshots, restores, clones, and which blocks they hold.
+
+use std::fs;
+use std::sync::{Arc, Mutex};
+
+use wharf_driver::backend::{BlockRange, CreateError, Format, NewVolume, SnapshotError, SnapshotFilter};
+use wharf_linux::FsType;
+
+use crate::fixture::*;
+
+on_each!(a_snapshot_keeps_what_was, restores_and_clones, same_name_same_snapshot);
+on_sharing!(a_mounted_volume_is_frozen, changed_blocks_are_what_was_written);
+
+fn a_snapshot_keeps_what_was(fs: FsType) {
+    let f = Fixture::new(fs);
+    let id = f.raw_volume("v", 64 * MIB).id;
+    f.write(&id, 4096, b"before");
+    let snap = f.cut("s", &id);
+    assert!(snap.ready);
+    assert_eq!((snap.source.as_str(), snap.size), (id.as_str(), 64 * MIB));
+    f.write(&id, 4096, b"after!");
+    assert_eq!(f.read(&snap.id, 4096, 6), b"before");
+    // Sparse stays sparse.
+    use std::os::unix::fs::MetadataExt as _;
+    assert!(f.image(&snap.id).metadata().unwrap().blocks() * 512 < 2 * MIB);
+    // It outlives its volume.
+    f.delete(&id).unwrap();
+    assert_eq!(f.get_snapshot(&snap.id).unwrap().unwrap(), snap);
+    let restored = f.create(&copy_of("r", 0, &snap.id)).unwrap();
+    assert_eq!(f.read(&restored.id, 4096, 6), b"before");
+    f.delete(&restored.id).unwrap();
+    f.delete_snapshot(&snap.id).unwrap();
+    f.delete_snapshot(&snap.id).unwrap();
+    f.assert_empty();
+}
+
+fn restores_and_clones(fs: FsType) {
+    let f = Fixture::new(fs);
+    let id = f.volume("v", 64 * MIB).id;
+    let uuid = "11111111-1111-4111-8111-111111111111".to_owned();
+    f.set_format(&id, &Format::Formatting { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
+    let early = f.create_snapshot(&snapshot("early", &id)).unwrap_err();
+    assert!(matches!(early, SnapshotError::Precondition(_)), "{early}");
+    f.set_format(&id, &Format::Formatted { fs: FsType::Ext4, uuid: uuid.clone() }).unwrap();
+    let snap = f.cut("s", &id);
+
+    let larger = NewVolume { capabilities: vec![mount("")], ..copy_of("larger", 128 * MIB, &snap.id) };
+    let restored = f.create(&larger).unwrap();
+    assert_eq!(restored.capacity, 128 * MIB);
+    assert_eq!(restored.source, larger.source);
+    assert_eq!(f.image(&restored.id).metadata().unwrap().len(), 128 * MIB);
+    assert_eq!(f.create(&larger).unwrap(), restored);
+    match f.format(&restored.id).unwrap() {
+        Format::Copied { fs: FsType::Ext4, uuid: new } => assert_ne!(new, uuid),
+        other => panic!("{other:?}"),
+    }
+    let clone = f.create(&NewVolume { capabilities: vec![mount("ext4")], ..copy_of("c", 0, &id) }).unwrap();
+    assert_eq!(clone.capacity, 64 * MIB);
+    assert!(matches!(f.format(&clone.id).unwrap(), Format::Copied { .. }));
+    let raw = f.create(&copy_of("raw", 0, &id)).unwrap();
+    assert_eq!(f.format(&raw.id), Ok(Format::Raw));
+
+    let smaller = f.create(&copy_of("smaller", 32 * MIB, &snap.id)).unwrap_err();
+    assert!(matches!(smaller, CreateError::OutOfRange(_)), "{smaller}");
+    let other_fs = NewVolume { capabilities: vec![mount("xfs")], ..copy_of("xfs", 0, &snap.id) };
+    assert!(matches!(f.create(&other_fs), Err(CreateError::Invalid(_))));
+    for missing in ["snap-00000000000000000000000000000000", "vol-00000000000000000000000000000000", "../x"] {
+        assert!(matches!(f.create(&copy_of("m", 0, missing)), Err(CreateError::NotFound(_))));
+    }
+    assert!(matches!(f.create(&copy_of("larger", 0, &id)), Err(CreateError::Exists(_))));
+}
+
+fn same_name_same_snapshot(fs: FsType) {
+    let mut f = Fixture::new(fs);
+    let (a, b) = (f.raw_volume("a", 16 * MIB).id, f.raw_volume("b", 16 * MIB).id);
+    let snap = f.cut("s", &a);
+    assert_eq!(f.cut("s", &a), snap);
+    assert!(matches!(f.create_snapshot(&snapshot("s", &b)), Err(SnapshotError::Exists(_))));
+    assert!(matches!(f.create_snapshot(&snapshot("t", "vol-x")), Err(SnapshotError::NotFound(_))));
+    let other = f.cut("t", &b);
+    f.reopen();
+    assert_eq!(f.cut("s", &a), snap);
+    let of = |source: &str| SnapshotFilter { source: Some(source.to_owned()) };
+    assert_eq!(f.list_snapshots(&of(&b), None, 10).entries, [other]);
+    assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries.len(), 2);
+    assert!(f.list_snapshots(&SnapshotFilter::default(), None, 1).more);
+}
+
+fn a_mounted_volume_is_frozen(fs: FsType) {
+    let mut f = Fixture::new(fs);
+    let effects = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&effects);
+    f.reopen_with(telling(move |effect| told.lock().unwrap().push(effect)));
+    let work = tempfile::tempdir().unwrap();
+    for inner in [FsType::Ext4, FsType::Xfs, FsType::Btrfs] {
+        let id = f.create(&NewVolume {
+            capabilities: vec![mount(inner.as_str())],
+            ..wanted(inner.as_str(), 400 * MIB)
+        });
+        let id = id.unwrap().id;
+        let device = f.attach(&id, &mount("")).unwrap().path;
+        run(&format!("mkfs.{inner}"), &["-q".as_ref(), &device]);
+        let mounted = Mounted::new(&device, &work.path().join(inner.as_str()));
+        fs::write(mounted.0.join("file"), "not synced").unwrap();
+        effects.lock().unwrap().clear();
+        let snap = f.cut(inner.as_str(), &id);
+        let order: Vec<&str> = effects.lock().unwrap().clone();
+        let at = |name: &str| {
+            order.iter().position(|effect| *effect == name).unwrap_or_else(|| panic!("{order:?}"))
+        };
+        assert!(at("freeze") < at("reflink") && at("reflink") < at("frozen_thaw"), "{order:?}");
+        assert!(!f.path("freeze.json").exists());
+        fs::write(mounted.0.join("later"), "thawed").unwrap();
+        drop(mounted);
+        f.detach(&id).unwrap();
+        // What was in the page cache only is in the snapshot.
+        let copy = f.create(&copy_of(&format!("{inner}-copy"), 0, &snap.id)).unwrap().id;
+        let device = f.attach(&copy, &block()).unwrap().path;
+        let seen = Mounted::new(&device, &work.path().join("seen"));
+        assert_eq!(fs::read_to_string(seen.0.join("file")).unwrap(), "not synced");
+        assert!(!seen.0.join("later").exists());
+        drop(seen);
+        f.detach(&copy).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_in_use_is_not_copied_where_that_would_tear_it() {
+    let f = Fixture::new(FsType::Ext4);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    f.attach(&id, &block()).unwrap();
+    let refused = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
+    assert!(
+        matches!(&refused, SnapshotError::Precondition(why) if why.contains("xfs or btrfs")),
+        "{refused}"
+    );
+    let refused = f.create(&copy_of("c", 0, &id)).unwrap_err();
+    assert!(matches!(refused, CreateError::Precondition(_)), "{refused}");
+    f.detach(&id).unwrap();
+    assert!(f.cut("s", &id).ready);
+}
+
+fn changed_blocks_are_what_was_written(fs: FsType) {
+    let f = Fixture::new(fs);
+    let id = f.raw_volume("v", 64 * MIB).id;
+    let block_of = |byte: u8| vec![byte; 64 << 10];
+    for at in [0, 8, 40] {
+        f.write(&id, at * MIB, &block_of(1));
+    }
+    let base = f.cut("base", &id);
+    let allocated = f.allocated_blocks(&base.id, 0).unwrap();
+    assert_eq!(allocated.volume_size, 64 * MIB);
+    let range = |at: u64, length| BlockRange { offset: at, length };
+    assert_eq!(allocated.ranges, [0, 8, 40].map(|at| range(at * MIB, 64 << 10)));
+    // One overwritten in its middle, one new, one as it was.
+    f.write(&id, 8 * MIB + 16384, &[2; 8192]);
+    f.write(&id, 20 * MIB, &block_of(3));
+    let target = f.cut("target", &id);
+    let changed = f.changed_blocks(&base.id, &target.id, 0).unwrap();
+    assert_eq!(changed.ranges, [range(8 * MIB + 16384, 8192), range(20 * MIB, 64 << 10)]);
+    assert_eq!(
+        f.changed_blocks(&base.id, &target.id, 20 * MIB + 4096).unwrap().ranges,
+        [range(20 * MIB + 4096, (64 << 10) - 4096)]
+    );
+    assert_eq!(f.changed_blocks(&target.id, &target.id, 0).unwrap().ranges, []);
+    assert_eq!(f.allocated_blocks(&base.id, 64 * MIB).unwrap().ranges, []);
+    assert!(matches!(f.allocated_blocks(&base.id, 64 * MIB + 1), Err(SnapshotError::OutOfRange(_))));
+    assert!(matches!(f.allocated_blocks("snap-x", 0), Err(SnapshotError::NotFound(_))));
+    let foreign = f.cut("foreign", &f.raw_volume("w", 64 * MIB).id);
+    assert!(matches!(f.changed_blocks(&base.id, &foreign.id, 0), Err(SnapshotError::Invalid(_))));
+}
