@@ -7,13 +7,12 @@ source "$(dirname "$0")/lib.sh"
 need_root
 
 wharf=$TARGET/release/wharf
-total=$(milliseconds)
 
 csi() { "$wharf" csi --endpoint "unix://$SOCKET" "$@"; }
 # A field of a JSON object; of nested ones the first that comes.
 field() { sed -nE "s/^  \"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2"; }
 nested() { sed -nE "s/^ +\"$1\": \"?([^\",]*)\"?,?\$/\\1/p" <<<"$2" | head -n 1; }
-line() { printf '  %-52s %8s  %s\n' "$@"; }
+line() { printf '  %-52s %8s%s\n' "$1" "$2" "${3:+  $3}"; }
 
 # step WHAT COMMAND...: runs it, keeps its output in $OUT, prints how long it took.
 step() {
@@ -61,6 +60,7 @@ unmounted() {
 echo "Building wharf"
 (cd "$ROOT" && cargo build --quiet --release --package wharf)
 work_up
+began=$(milliseconds)
 pool_up xfs 20G
 echo "A pool on a fresh xfs file system (20 GiB, sparse), and a driver on it"
 driver_start "$wharf" driver local --node-id demo --pool "$POOL"
@@ -109,4 +109,4 @@ rmdir "$WORK"/staging/* "$WORK/staging"
 expect "nothing is left: no mount, no loop device, no file" leftovers
 step "stop the driver" driver_stop
 echo
-echo "Done in $(($(milliseconds) - total)) ms, the build included"
+echo "Done in $(($(milliseconds) - began)) ms"

@@ -65,7 +65,8 @@ pool_up() {
   truncate --size "$size" "$WORK/disk.img"
   case $fs in
     ext4) mkfs.ext4 -q -F "$WORK/disk.img" ;;
-    xfs | btrfs) "mkfs.$fs" -q -f "$WORK/disk.img" ;;
+    # Whoever reads this has read the advice that mkfs.btrfs gives each time.
+    xfs | btrfs) "mkfs.$fs" -q -f "$WORK/disk.img" >/dev/null ;;
     *) die "no pool on $fs" ;;
   esac
   mkdir -p "$WORK/disk"
@@ -74,8 +75,9 @@ pool_up() {
   mkdir "$POOL"
 }
 
+# With whatever is still mounted or attached on it.
 pool_down() {
-  umount "$WORK/disk"
+  release_all
   rm -f "$WORK/disk.img"
 }
 

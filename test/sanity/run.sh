@@ -82,7 +82,6 @@ local_pool() {
   driver_start "$wharf" driver local --node-id sanity --pool "$POOL" --max-volumes 8 "$@"
   judge "$name" "$(may_skip "${skips[@]}")" "$access"
   driver_stop || count "$name: stop" 0 1
-  release_all
   pool_down
 }
 
