@@ -81,7 +81,7 @@ impl<'a> Command<'a> {
             program: program.to_owned(),
             path: object.to_owned(),
             status: ended.words(),
-            stderr: words.trim().to_owned(),
+            stderr: without_usage(words).to_owned(),
         })
     }
 
@@ -165,6 +165,11 @@ impl<'a> Command<'a> {
             }
         }
     }
+}
+
+/// What went wrong, without the list of options that some programs put after it.
+fn without_usage(words: &str) -> &str {
+    words.split("\nUsage:").next().unwrap_or(words).trim()
 }
 
 /// Waits until the process has ended (true) or there is something to read (false).
@@ -261,6 +266,9 @@ mod tests {
         let Error::Program { status, stderr, .. } = &error else { panic!("{error}") };
         assert_eq!(status, "exit code 3");
         assert!(stderr.ends_with("2000\nthe end") && stderr.len() <= TAIL, "{}", stderr.len());
+
+        let error = shell("echo too small >&2; echo Usage: mkfs >&2; exit 1", Duration::from_secs(10)).run();
+        assert!(error.unwrap_err().to_string().ends_with("too small"));
 
         let error = shell("echo only here; exit 1", Duration::from_secs(10)).run().unwrap_err();
         assert!(error.to_string().contains("only here"), "{error}");

@@ -33,14 +33,16 @@ const EXT4: &[(&str, Takes)] = &[
     ("-T", ANY),
 ];
 
+/// Likewise; and a copy's new UUID needs checksums and a log that is not aligned to stripes, which an image
+/// does not have anyway.
 const XFS: &[(&str, Takes)] = &[
     ("-b", ANY),
-    ("-d", ListWithout(&["file", "name", "size"])),
+    ("-d", ListWithout(&["file", "name", "size", "su", "sunit", "sw", "swidth"])),
     ("-i", ANY),
     ("-K", Nothing),
-    ("-l", ListWithout(&["file", "name", "logdev"])),
+    ("-l", ListWithout(&["file", "name", "logdev", "su", "sunit"])),
     ("-L", ANY),
-    ("-m", ListWithout(&["uuid"])),
+    ("-m", ListWithout(&["uuid", "crc"])),
     ("-n", ANY),
     ("-s", ANY),
 ];
@@ -222,10 +224,13 @@ mod tests {
             (Ext4, "-L", false),
             (Ext4, "-jb 1024", false),
             (Ext4, "-é", false),
-            (Xfs, "-b size=4096 -m reflink=1,crc=1 -i size=1024 -L name", true),
+            (Xfs, "-b size=4096 -m reflink=1,bigtime=1 -i size=1024 -L name", true),
+            (Xfs, "-m crc=0", false),
+            (Xfs, "-d su=64k,sw=4", false),
+            (Xfs, "-l su=64k", false),
             (Xfs, "-l size=64m -n ftype=1 -s size=4096 -K", true),
             (Xfs, "-m uuid=1", false),
-            (Xfs, "-m crc=1,uuid=1", false),
+            (Xfs, "-m reflink=1,uuid=1", false),
             (Xfs, "-d file", false),
             (Xfs, "-d name=x", false),
             (Xfs, "-d agcount=2,size=1g", false),

@@ -190,4 +190,50 @@ mod tests {
             assert_eq!(MountTable::parse(text.as_bytes()).unwrap_err().line, 6, "{bad}");
         }
     }
+
+    fn escape(text: &str) -> String {
+        text.chars()
+            .map(|c| match c {
+                ' ' | '\t' | '\n' | '\\' | '#' => format!("\\{:03o}", u32::from(c)),
+                c => c.to_string(),
+            })
+            .collect()
+    }
+
+    proptest::proptest! {
+        /// Whatever the bytes: a table or an error, never a panic.
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+            let _ = MountTable::parse(&bytes);
+        }
+
+        /// Likewise for lines that are nearly right.
+        #[test]
+        fn nearly_right_lines_are_parsed_or_refused(line in "[0-9: /a-z,\\\\-]{0,120}") {
+            let _ = MountTable::parse(line.as_bytes());
+        }
+
+        /// What the kernel writes about any names comes back as these names.
+        #[test]
+        fn names_survive_the_way_through_the_table(
+            root in "/[ -~\t\n\u{e4}]{0,20}",
+            mount_point in "/[ -~\t\n\u{e4}]{0,20}",
+            source in "[ -~\u{e4}]{1,20}",
+            device in (0_u32..4096, 0_u32..1_048_576),
+            tags in proptest::collection::vec("(shared|master|propagate_from):[0-9]{1,3}", 0..3),
+        ) {
+            let tags: String = tags.iter().map(|tag| format!("{tag} ")).collect();
+            let line = format!(
+                "36 35 {}:{} {} {} rw,noatime {tags}- ext4 {} rw,errors=continue\n",
+                device.0, device.1, escape(&root), escape(&mount_point), escape(&source),
+            );
+            let table = MountTable::parse(line.as_bytes()).unwrap();
+            let [mount] = table.mounts() else { panic!("{} mounts", table.mounts().len()) };
+            proptest::prop_assert_eq!(mount.device, device);
+            proptest::prop_assert_eq!(&mount.root, Path::new(&root));
+            proptest::prop_assert_eq!(&mount.mount_point, Path::new(&mount_point));
+            proptest::prop_assert_eq!(&mount.source, &source);
+            proptest::prop_assert_eq!(&mount.fs_type, "ext4");
+        }
+    }
 }

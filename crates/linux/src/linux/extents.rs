@@ -39,7 +39,7 @@ fn mapped(file: &File, size: u64) -> io::Result<Vec<Extent>> {
         let page = sys::fiemap(file, start, size - start)?;
         let Some(last) = page.last() else { break };
         let next = last.logical.saturating_add(last.length);
-        extents.extend(page.iter().filter_map(|found| written(found, size)));
+        page.iter().filter_map(|found| written(found, size)).for_each(|extent| append(&mut extents, extent));
         if last.flags & LAST != 0 || next <= start {
             break;
         }
@@ -57,6 +57,19 @@ fn written(found: &sys::FiemapExtent, size: u64) -> Option<Extent> {
     }
     let physical = (found.flags & NO_ADDRESS == 0).then_some(found.physical);
     Some(Extent { offset: found.logical, length, physical })
+}
+
+/// Adds an extent, joining it to the one before if it goes on there in the file and on the disk: file systems
+/// split theirs for reasons of their own, such as one half being shared.
+fn append(extents: &mut Vec<Extent>, next: Extent) {
+    if let Some(last) = extents.last_mut()
+        && last.offset + last.length == next.offset
+        && last.physical.map(|address| address + last.length) == next.physical
+    {
+        last.length += next.length;
+        return;
+    }
+    extents.push(next);
 }
 
 /// `(offset, length)` of the data within a range, by SEEK_DATA and SEEK_HOLE.
@@ -130,6 +143,25 @@ fn copy_by_hand(source: &File, target: &File, start: u64, end: u64) -> io::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn extents_that_go_on_are_joined() {
+        let extent = |offset, length, physical| Extent { offset, length, physical };
+        let table = [
+            (extent(0, 10, Some(100)), extent(10, 5, Some(110)), true),
+            (extent(0, 10, Some(100)), extent(10, 5, Some(111)), false),
+            (extent(0, 10, Some(100)), extent(11, 5, Some(110)), false),
+            (extent(0, 10, Some(100)), extent(10, 5, None), false),
+            (extent(0, 10, None), extent(10, 5, Some(10)), false),
+            (extent(0, 10, None), extent(10, 5, None), true),
+        ];
+        for (first, second, joined) in table {
+            let mut extents = vec![first];
+            append(&mut extents, second);
+            let expected = if joined { vec![extent(0, 15, first.physical)] } else { vec![first, second] };
+            assert_eq!(extents, expected);
+        }
+    }
 
     #[test]
     fn extents_are_cut_at_the_end_and_judged_by_their_flags() {

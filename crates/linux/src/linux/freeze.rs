@@ -75,6 +75,10 @@ pub(super) fn freeze(mount_points: &[&Path], at_most: Duration) -> Result<Box<dy
             let path = mount_points.get(index).copied().unwrap_or(first);
             Err(Error::call("FIFREEZE", path, io::Error::from_raw_os_error(errno)))
         }
+        // The child was killed; dropping the guard thaws what it may have frozen.
+        Err(source) if source.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(Error::call("freeze", first, source))
+        }
         Err(source) => {
             // It may sit in the kernel for long: it thaws when it comes out, and nobody waits for it here.
             guard.leave();
@@ -197,7 +201,7 @@ fn now_ms() -> i64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    i64::from(now.tv_sec).saturating_mul(1000).saturating_add(i64::from(now.tv_nsec) / 1_000_000)
+    now.tv_sec.saturating_mul(1000).saturating_add(now.tv_nsec / 1_000_000)
 }
 
 /// Eight bytes: which file system, and which errno; all zero for "frozen". Fits a pipe, so it is whole or not.

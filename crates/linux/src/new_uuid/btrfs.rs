@@ -22,7 +22,8 @@ impl BtrfsSuper {
     /// How long it is.
     pub(crate) const LENGTH: usize = 4096;
 
-    const COPIES: [u64; 3] = [64 << 20, 256 << 30, 1 << 50];
+    /// Where its copies lie, as far as the device reaches.
+    pub(crate) const COPIES: [u64; 3] = [64 << 20, 256 << 30, 1 << 50];
 
     const UUID: std::ops::Range<usize> = 0x20..0x30;
     const FLAGS_AT: usize = 0x38;

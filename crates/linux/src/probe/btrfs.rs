@@ -2,17 +2,18 @@
 
 use super::{Finding, Source, Verdict};
 use crate::bytes::{le16, le32, le64, uuid};
+use crate::new_uuid::BtrfsSuper;
 use crate::{FsType, Result, crc32c};
 
-const OFFSET: u64 = 64 << 10;
-const LENGTH: usize = 4096;
+const OFFSET: u64 = BtrfsSuper::OFFSET;
+const LENGTH: usize = BtrfsSuper::LENGTH;
 const MAGIC_AT: usize = 0x40;
 const MAGIC: &[u8] = b"_BHRfS_M";
 /// What mkfs writes until it is done.
 const UNFINISHED: &[u8] = b"!BHRfS_M";
 
 /// Where the copies lie.
-pub(super) const COPIES: [u64; 3] = [64 << 20, 256 << 30, 1 << 50];
+pub(super) const COPIES: [u64; 3] = BtrfsSuper::COPIES;
 
 const CRC32C: u16 = 0;
 

@@ -1,1 +1,208 @@
+//! Making, checking, growing and watching file systems.
 
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+
+use wharf_linux::{
+    Devices as _, Error, Files as _, Filesystems as _, FsError, FsType, MakeFs, Mounts as _, Probe,
+    check_mkfs_options,
+};
+
+use crate::bench::{ALL, Bench, MIB, new_uuid, run};
+
+#[test]
+fn the_smallest_size_is_made_mounted_and_written() {
+    let bench = Bench::new();
+    for fs in ALL {
+        let device = bench.device(&format!("{fs}.img"), fs.minimum_size());
+        let uuid = new_uuid();
+        assert_eq!(bench.linux.probe(&device).unwrap(), Probe::Nothing);
+        bench.linux.make_fs(&device, &MakeFs { fs, uuid: &uuid, options: &[] }).unwrap();
+        assert_eq!(bench.linux.probe(&device).unwrap(), Probe::Filesystem { fs, uuid: uuid.clone() });
+        bench.linux.check_fs(&device, fs).unwrap();
+        let target = bench.mount(&device, fs.as_str(), fs.as_str());
+        fs::write(target.join("file"), vec![7; 256 << 10]).unwrap();
+
+        let usage = bench.linux.usage(&target).unwrap();
+        assert!(usage.total_bytes <= fs.minimum_size() && usage.total_bytes > 0, "{fs} {usage:?}");
+        assert!(usage.used_bytes + usage.available_bytes <= usage.total_bytes, "{fs} {usage:?}");
+        assert!(usage.used_inodes + usage.available_inodes == usage.total_inodes, "{fs} {usage:?}");
+        assert!(!usage.read_only);
+        assert_eq!(bench.linux.fs_error_count(&device, fs, &target).unwrap(), 0);
+
+        // Durable when make_fs came back: the image alone has it.
+        bench.linux.unmount(&target).unwrap();
+        bench.linux.loop_detach(&device).unwrap();
+        let again = bench.attach(&format!("{fs}.img"));
+        assert_eq!(bench.linux.probe(&again).unwrap(), Probe::Filesystem { fs, uuid });
+    }
+}
+
+#[test]
+fn options_are_given_to_mkfs_and_refused_ones_leave_every_byte_as_it_was() {
+    let bench = Bench::new();
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let device = bench.device("image", 16 * MIB);
+    let uuid = new_uuid();
+    let options = words("-b 4096 -E stride=2 -O quota -L label");
+    bench.linux.make_fs(&device, &MakeFs { fs: FsType::Ext4, uuid: &uuid, options: &options }).unwrap();
+    let made = run("dumpe2fs", &["-h", device.to_str().unwrap()]);
+    for expected in [
+        "metadata_csum_seed",
+        "quota",
+        "RAID stride:              2",
+        "label",
+        "Block size:               4096",
+    ] {
+        assert!(made.contains(expected), "{expected} in {made}");
+    }
+
+    fs::write(bench.path("data"), vec![0xA5; MIB as usize]).unwrap();
+    let device = bench.attach("data");
+    for (fs, text) in [
+        (FsType::Ext4, "-n"),
+        (FsType::Ext4, "-U random"),
+        (FsType::Ext4, "/dev/null"),
+        (FsType::Xfs, "-d name=/dev/null"),
+        (FsType::Btrfs, "-r /etc"),
+    ] {
+        let options = words(text);
+        assert!(check_mkfs_options(fs, &options).is_err());
+        let made = bench.linux.make_fs(&device, &MakeFs { fs, uuid: &uuid, options: &options });
+        assert!(matches!(made, Err(Error::State { .. })), "{fs} {text}: {made:?}");
+    }
+    // Options that mkfs accepts and that lead to something else than was asked for are an error, too.
+    let options = words("-O ^extent,^64bit,^flex_bg,^metadata_csum,^huge_file,^dir_nlink,^extra_isize");
+    let small = bench.device("small", 16 * MIB);
+    let made = bench.linux.make_fs(&small, &MakeFs { fs: FsType::Ext4, uuid: &uuid, options: &options });
+    assert!(matches!(&made, Err(Error::State { reason, .. }) if reason.contains("ext3")), "{made:?}");
+    bench.linux.loop_detach(&device).unwrap();
+    assert!(fs::read(bench.path("data")).unwrap().iter().all(|byte| *byte == 0xA5));
+}
+
+#[test]
+fn too_small_a_device_is_the_programs_own_error() {
+    let bench = Bench::new();
+    let device = bench.device("image", MIB);
+    for fs in [FsType::Xfs, FsType::Btrfs] {
+        let error =
+            bench.linux.make_fs(&device, &MakeFs { fs, uuid: &new_uuid(), options: &[] }).unwrap_err();
+        let Error::Program { program, stderr, .. } = &error else { panic!("{error}") };
+        assert!(program.ends_with(fs.as_str()) && !stderr.is_empty(), "{error}");
+        assert!(error.to_string().contains(device.to_str().unwrap()));
+    }
+}
+
+#[test]
+fn a_journal_is_replayed_and_damage_is_told_with_its_details() {
+    let bench = Bench::new();
+    let device = bench.formatted("image", FsType::Ext4);
+    let target = bench.mount(&device, "ext4", "t");
+    for i in 0..50 {
+        fs::write(target.join(format!("file-{i}")), "x").unwrap();
+    }
+    fs::File::open(target.join("file-49")).unwrap().sync_all().unwrap();
+    let size = bench.linux.stat(&bench.file("image")).unwrap().unwrap().size;
+    bench.image("copy", size);
+    bench.linux.copy_range(&bench.file("image"), &bench.file("copy"), 0, size).unwrap();
+    let copy = bench.attach("copy");
+    let before = run("dumpe2fs", &["-h", copy.to_str().unwrap()]);
+    assert!(before.contains("needs_recovery"), "{before}");
+    bench.linux.check_fs(&copy, FsType::Ext4).unwrap();
+    assert!(!run("dumpe2fs", &["-h", copy.to_str().unwrap()]).contains("needs_recovery"));
+    bench.linux.check_fs(&copy, FsType::Ext4).unwrap();
+
+    // The root directory's inode is garbage: nothing that may be repaired without asking.
+    let map = run("debugfs", &["-R", "imap <2>", copy.to_str().unwrap()]);
+    let block: u64 =
+        map.split("at block ").nth(1).unwrap().split(',').next().unwrap().trim().parse().unwrap();
+    let raw = fs::OpenOptions::new().write(true).open(&copy).unwrap();
+    raw.write_all_at(&[0xFF; 1024], block * 1024).unwrap();
+    raw.sync_all().unwrap();
+    run("debugfs", &["-w", "-R", "set_super_value state 2", copy.to_str().unwrap()]);
+    let error = bench.linux.check_fs(&copy, FsType::Ext4).unwrap_err();
+    assert!(matches!(&error, FsError::Damaged { details, .. } if !details.trim().is_empty()), "{error}");
+
+    for fs in [FsType::Xfs, FsType::Btrfs] {
+        bench.linux.check_fs(&bench.formatted(&format!("{fs}.img"), fs), fs).unwrap();
+    }
+    let blank = bench.device("blank", MIB);
+    assert!(matches!(bench.linux.check_fs(&blank, FsType::Ext4), Err(FsError::Check(_))));
+}
+
+#[test]
+fn a_file_system_grows_to_its_device() {
+    let bench = Bench::new();
+    for fs in ALL {
+        let name = format!("{fs}.img");
+        let device = bench.formatted(&name, fs);
+        let before = bench.linux.device_size(&device).unwrap();
+        let target = bench.mount(&device, fs.as_str(), fs.as_str());
+        let old = bench.linux.usage(&target).unwrap().total_bytes;
+        bench.linux.set_size(&bench.file(&name), before + 200 * MIB).unwrap();
+        bench.linux.loop_refresh(&device).unwrap();
+
+        let online = bench.linux.can_grow_online(fs);
+        let grown = bench.linux.grow_fs(&device, fs, Some(&target));
+        assert_eq!(online.is_ok(), grown.is_ok(), "{fs}: {online:?}, {grown:?}");
+        if let Err(why) = online {
+            // As the message says, it happens while it is not mounted.
+            assert!(fs == FsType::Ext4 && why.contains("CAP_SYS_RESOURCE"), "{why}");
+            bench.linux.unmount(&target).unwrap();
+            bench.linux.grow_fs(&device, fs, None).unwrap();
+            bench.mount(&device, fs.as_str(), fs.as_str());
+        }
+        let new = bench.linux.usage(&target).unwrap().total_bytes;
+        assert!(new > old + 150 * MIB, "{fs} {old} {new}");
+        fs::write(target.join("file"), vec![1; MIB as usize]).unwrap();
+        if bench.linux.can_grow_online(fs).is_ok() {
+            // Nothing left to grow is success.
+            bench.linux.grow_fs(&device, fs, Some(&target)).unwrap();
+        }
+
+        bench.linux.unmount(&target).unwrap();
+        let unmounted = bench.linux.grow_fs(&device, fs, None);
+        match fs {
+            FsType::Ext4 => unmounted.unwrap(),
+            FsType::Xfs | FsType::Btrfs => {
+                assert!(
+                    matches!(unmounted, Err(Error::State { reason, .. }) if reason.contains("next mount"))
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_that_the_kernel_counted_are_told() {
+    let bench = Bench::new();
+    let device = bench.formatted("image", FsType::Ext4);
+    let target = bench.mount_with(device.to_str().unwrap(), "ext4", "t", &["errors=continue"]);
+    let name = device.file_name().unwrap().to_str().unwrap();
+    fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test of the error count").unwrap();
+    assert_eq!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).unwrap(), 1);
+    bench.linux.unmount(&target).unwrap();
+    assert!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).is_err(), "not mounted");
+    // It is counted in the superblock, and a check puts it right.
+    bench.linux.check_fs(&device, FsType::Ext4).unwrap();
+
+    // A btrfs whose data went bad underneath: the read fails and is counted.
+    let device = bench.formatted("b.img", FsType::Btrfs);
+    let target = bench.mount(&device, "btrfs", "b");
+    let content = vec![0x5C; MIB as usize];
+    fs::write(target.join("file"), &content).unwrap();
+    bench.linux.unmount(&target).unwrap();
+    let image = fs::read(bench.path("b.img")).unwrap();
+    let at =
+        image.windows(4096).step_by(4096).position(|block| block.iter().all(|byte| *byte == 0x5C)).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&device)
+        .unwrap()
+        .write_all_at(&[0; 4096], at as u64 * 4096)
+        .unwrap();
+    bench.mount(&device, "btrfs", "b");
+    assert_eq!(bench.linux.fs_error_count(&device, FsType::Btrfs, &target).unwrap(), 0);
+    assert!(fs::read(target.join("file")).is_err());
+    assert!(bench.linux.fs_error_count(&device, FsType::Btrfs, &target).unwrap() > 0);
+}
