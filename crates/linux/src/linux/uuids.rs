@@ -151,7 +151,7 @@ fn set_btrfs(kernel: &Linux, device: &Path, uuid: &str, bytes: [u8; 16], scratch
     let found = read_btrfs(kernel, device)?;
     if found.can_change_uuid() {
         // The original comes last: until it is written, a retry begins from the start.
-        let places = BtrfsSuper::copies(kernel.device_size(device)?).chain([BtrfsSuper::OFFSET]);
+        let places = found.copies().chain([BtrfsSuper::OFFSET]);
         write_blocks(device, places.map(|place| (place, found.with_uuid(bytes, place))))?;
     } else {
         // A checksum that we cannot compute: btrfstune can, at the risk told in `new_uuid`.

@@ -69,8 +69,10 @@ impl BtrfsSuper {
         block
     }
 
-    /// Where the copies lie that a device of this size has.
-    pub(crate) fn copies(size: u64) -> impl Iterator<Item = u64> {
-        Self::COPIES.into_iter().filter(move |offset| offset + Self::LENGTH as u64 <= size)
+    /// Where the copies lie that this file system has: those within what it uses of its device.
+    pub(crate) fn copies(&self) -> impl Iterator<Item = u64> {
+        const DEVICE_BYTES_AT: usize = 0xC9 + 8;
+        let bytes = le64(&self.block, DEVICE_BYTES_AT);
+        Self::COPIES.into_iter().filter(move |offset| offset + (Self::LENGTH as u64) < bytes)
     }
 }

@@ -104,7 +104,7 @@ fn a_device_node_is_bound_on_a_file() {
     assert_eq!(bench.linux.device_size(&target).unwrap(), 1 << 20);
     let table = bench.linux.mount_table().unwrap();
     let bound: Vec<_> = table.of_device_node(&device).map(|mount| mount.mount_point.clone()).collect();
-    assert_eq!(bound, [target.clone()]);
+    assert_eq!(bound, std::slice::from_ref(&target));
     bench.linux.create_target_file(&target).unwrap();
 
     bench.linux.unmount(&target).unwrap();

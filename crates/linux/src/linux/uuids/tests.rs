@@ -108,8 +108,8 @@ fn btrfs_interrupted_is_completed_by_a_retry_whoever_began_it() {
     let found = read_btrfs(&made.kernel, &made.device).unwrap();
     let new = parse(&made.new).unwrap();
     // Our own way: the copies are written, the original is not.
-    let copies = BtrfsSuper::copies(made.kernel.device_size(&made.device).unwrap());
-    write_blocks(&made.device, copies.map(|place| (place, found.with_uuid(new, place)))).unwrap();
+    assert_eq!(found.copies().collect::<Vec<_>>(), [64 << 20]);
+    write_blocks(&made.device, found.copies().map(|place| (place, found.with_uuid(new, place)))).unwrap();
     made.set(FsType::Btrfs);
 
     // btrfstune's: it noted that it changes the UUID, and died.
