@@ -35,7 +35,7 @@ pub(crate) fn room(usage: &Usage, committed: u128, config: &Config) -> Room {
     // As df counts: blocks kept for root alone are nobody's.
     let usable = u128::from(usage.used_bytes) + u128::from(usage.available_bytes);
     let used = u128::from(usage.used_bytes);
-    let percent = if usable == 0 { 100 } else { (used * 100 / usable) as u8 };
+    let percent = (used * 100).checked_div(usable).map_or(100, |percent| percent as u8);
     let fullness = match percent {
         p if p >= config.full_threshold => Fullness::Full,
         p if p >= config.warn_threshold => Fullness::NearlyFull,

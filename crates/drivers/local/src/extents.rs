@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn allocated_ranges() {
-        let cases: &[(&[Extent], u64, u64, &[(u64, u64)])] = &[
+        type Case<'a> = (&'a [Extent], u64, u64, &'a [(u64, u64)]);
+        let cases: &[Case<'_>] = &[
             (&[], 100, 0, &[]),
             (&[extent(0, 10, 5)], 100, 0, &[(0, 10)]),
             (&[extent(0, 10, 5), extent(10, 10, 77)], 100, 0, &[(0, 20)]),

@@ -12,7 +12,8 @@ use wharf_driver::backend::{
 pub(crate) struct Fault {
     pub object: String,
     pub step: &'static str,
-    pub source: wharf_linux::Error,
+    /// Boxed: it is large, and the way of success should not pay for it.
+    pub source: Box<wharf_linux::Error>,
 }
 
 impl Fault {
@@ -62,7 +63,7 @@ pub(crate) trait During<T> {
 
 impl<T> During<T> for wharf_linux::Result<T> {
     fn during(self, step: &'static str, object: &str) -> Result<T, Fault> {
-        self.map_err(|source| Fault { object: object.to_owned(), step, source })
+        self.map_err(|source| Fault { object: object.to_owned(), step, source: Box::new(source) })
     }
 }
 
@@ -112,7 +113,7 @@ mod tests {
             Path::new("image"),
             std::io::Error::from_raw_os_error(errno),
         );
-        Fault { object: "vol-1".into(), step: "reserve its blocks", source }
+        Fault { object: "vol-1".into(), step: "reserve its blocks", source: Box::new(source) }
     }
 
     #[test]

@@ -167,9 +167,10 @@ pub(crate) fn is_here(term: &Topology, node_id: &str) -> bool {
     term.iter().all(|(key, value)| key == TOPOLOGY_KEY && value == node_id)
 }
 
-/// Whether a device may be had read-only.
-pub(crate) fn reads_only(capability: &Capability) -> bool {
-    capability.mode == AccessMode::SingleNodeReaderOnly
+/// Whether the device itself must refuse writes: nothing else keeps the user of a raw device from writing. A
+/// file system is mounted read-only instead, because replaying its log or changing its UUID has to write.
+pub(crate) fn needs_read_only_device(capability: &Capability) -> bool {
+    capability.access == VolumeAccess::Block && capability.mode == AccessMode::SingleNodeReaderOnly
 }
 
 #[cfg(test)]

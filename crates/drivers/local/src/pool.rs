@@ -66,6 +66,8 @@ pub struct Core {
     uuid: String,
     reflink: bool,
     index: Mutex<Index>,
+    /// What was in the directory at the start and is none of ours.
+    found: Vec<Finding>,
     claims: Claims,
     copies: Copies,
     trash: Trash,
@@ -164,7 +166,7 @@ impl Core {
         let stat = self.store.stat(&image).during("look at its image", id)?;
         let Some(stat) = stat else {
             let reason = "vanished while it was being made".to_owned();
-            let source = wharf_linux::Error::State { path: self.store.root.join(image), reason };
+            let source = Box::new(wharf_linux::Error::State { path: self.store.root.join(image), reason });
             return Err(Fault { object: id.to_owned(), step: "make its image durable", source });
         };
         self.store.sync(&image).during("make its image durable", id)?;

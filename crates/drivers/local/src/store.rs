@@ -21,6 +21,9 @@ pub(crate) const IMAGE: &str = "image";
 /// What a durable write that was cut short leaves behind.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
+/// How the files begin with which the kernel seam tries whether extents can be shared.
+pub(crate) const PROBE: &str = ".reflink-";
+
 /// A pool's directory.
 pub(crate) struct Store {
     pub kernel: Arc<dyn Kernel>,

@@ -38,7 +38,7 @@ pub struct Finding {
 impl Core {
     /// Compares every image with its record.
     pub fn check(&self) -> Vec<Finding> {
-        let mut findings = Vec::new();
+        let mut findings = self.found.clone();
         self.check_pool(&mut findings);
         let volumes: Vec<VolumeRecord> = self.index().volumes().cloned().collect();
         for record in &volumes {

@@ -1,7 +1,9 @@
 //! Copies in the background, for pools whose file system cannot share extents. One at a time, in pieces, so
 //! that it can be cancelled or stopped between two of them; how far it is durable is kept in the record, and
 //! a start goes on from there. The source stays as it is meanwhile: the copy's record keeps it from being
-//! staged, deleted or grown. A copy that fails is undone, so that it never holds its source for good.
+//! staged, deleted or grown. A copy for which the pool has no room is undone, so that it does not hold its source
+//! for good; one that fails otherwise stays (it may be all that is left of a source that cannot be read), and
+//! is tried again when it is asked for again or at the next start.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -266,8 +268,14 @@ impl Core {
         }
     }
 
-    /// Undoes a copy that failed, with the whole group if it belongs to one.
+    /// Undoes a copy that found no room, with the whole group if it belongs to one.
     fn give_up(&self, id: &str, fault: &Fault) -> Failure {
+        if !fault.is_full() {
+            tracing::error!(id, %fault, "the copy failed");
+            let message =
+                format!("the copy failed: {fault}; call again to go on, or delete {id} to give it up");
+            return Failure { message, full: false };
+        }
         tracing::error!(id, %fault, "the copy is given up");
         let group = self.index().snapshot(id).and_then(|record| record.group.clone());
         let group = group.and_then(|group| self.index().group(&group).cloned());
@@ -278,7 +286,7 @@ impl Core {
         if let Err(error) = undone {
             tracing::error!(id, %error, "the failed copy could not be undone: it is tried again at the next start");
         }
-        Failure { message: format!("the copy was given up: {fault}"), full: fault.is_full() }
+        Failure { message: format!("the copy was given up: {fault}"), full: true }
     }
 
     /// How far a copy is, in words.

@@ -62,11 +62,8 @@ impl Core {
         self.refuse_copied(id).map_err(DeviceError::InUse)?;
         let path = store::image_of(id);
         let stat = self.store.stat(&path).during("look at its image", id)?;
-        if let Some(fault) = image_fault(stat, record.image_inode, record.size) {
-            let image = self.store.root.join(&path);
-            return Err(DeviceError::NotOurs(format!("{id}: {}", fault.message(&image, record.size))));
-        }
-        let read_only = plan::reads_only(capability);
+        self.prove_image(id, stat, record.image_inode, record.size).map_err(DeviceError::NotOurs)?;
+        let read_only = plan::needs_read_only_device(capability);
         let device = match self.reusable(&record, read_only)? {
             Some(device) => device,
             None => {
@@ -80,6 +77,23 @@ impl Core {
             return Err(DeviceError::NotOurs(format!("{id}: its image was replaced just now")));
         }
         self.fit(&record, &device)
+    }
+
+    /// Refuses an image that is not the one its record describes.
+    pub(super) fn prove_image(
+        &self,
+        id: &str,
+        stat: Option<FileStat>,
+        inode: Option<u64>,
+        size: u64,
+    ) -> Result<(), String> {
+        match image_fault(stat, inode, size) {
+            Some(fault) => {
+                let image = self.store.root.join(store::image_of(id));
+                Err(format!("{id}: {}", fault.message(&image, size)))
+            }
+            None => Ok(()),
+        }
     }
 
     /// A device that is there already and will do.

@@ -84,7 +84,7 @@ impl Core {
         let own = stat.filter(|stat| Some(stat.id.inode) == record.image_inode && stat.size <= wanted);
         if own.is_none_or(|stat| stat.size < record.size) {
             let reason = "is not the image that its record describes: see wharf local check".to_owned();
-            let source = wharf_linux::Error::State { path: image.display(), reason };
+            let source = Box::new(wharf_linux::Error::State { path: image.display(), reason });
             return Err(Fault { object: id.clone(), step: "grow its image", source });
         }
         self.kernel().set_size(&image, wanted).during("grow its image", id)?;

@@ -7,7 +7,7 @@ use super::trash::Purged;
 use crate::ids::{self, Kind};
 use crate::index::Index;
 use crate::record::Record;
-use crate::store::{self, LoadError, Store};
+use crate::store::{self, Store};
 
 /// What is in a pool's directory.
 #[derive(Default)]
@@ -47,13 +47,7 @@ impl Loaded {
         });
     }
 
-    fn broken(&mut self, id: &str, problem: String, way_out: &str) {
-        self.findings.push(Finding {
-            severity: Severity::Error,
-            object: id.to_owned(),
-            problem: problem.clone(),
-            way_out: way_out.into(),
-        });
+    fn broken(&mut self, id: &str, problem: String) {
         self.index.put_broken(id.to_owned(), problem);
     }
 }
@@ -87,7 +81,9 @@ fn top(store: &Store, loaded: &mut Loaded) -> wharf_linux::Result<()> {
     ];
     for name in store.list(Path::new("."))? {
         match name.strip_suffix(store::UNFINISHED) {
-            Some(store::POOL | store::FREEZE) => loaded.leftovers.push(Leftover::File(name.into())),
+            Some(stem) if stem == store::POOL || stem == store::FREEZE || stem.starts_with(store::PROBE) => {
+                loaded.leftovers.push(Leftover::File(name.into()));
+            }
             _ if ours.contains(&name.as_str()) => {}
             _ => loaded.unknown(Path::new(&name)),
         }
@@ -112,7 +108,7 @@ fn object(store: &Store, kind: Kind, id: &str, loaded: &mut Loaded) {
     let dir = store::dir_of(id);
     let names = match store.list(&dir) {
         Ok(names) => names,
-        Err(error) => return loaded.broken(id, error.to_string(), "look at the pool's file system"),
+        Err(error) => return loaded.broken(id, error.to_string()),
     };
     let unfinished = format!("{}{}", store::RECORD, store::UNFINISHED);
     let mut others = false;
@@ -132,18 +128,23 @@ fn object(store: &Store, kind: Kind, id: &str, loaded: &mut Loaded) {
             false => loaded.leftovers.push(Leftover::Dir(dir)),
             true => loaded.broken(
                 id,
-                format!("{} has no {}", dir.display(), store::RECORD),
-                "put the record back from a backup, or move the directory out of the pool",
+                format!(
+                    "{} has no {}: put it back from a backup, or move the directory out of the pool",
+                    dir.display(),
+                    store::RECORD
+                ),
             ),
         };
     }
     let record = store::record_of(id);
     let put = match kind {
-        Kind::Snapshot => read(store, &record, id).map(|record| loaded.index.put_snapshot(record)),
-        Kind::Volume | Kind::Group => read(store, &record, id).map(|record| loaded.index.put_volume(record)),
+        Kind::Snapshot => read(store, &record, id).map(|record| record.map(|r| loaded.index.put_snapshot(r))),
+        Kind::Volume | Kind::Group => {
+            read(store, &record, id).map(|record| record.map(|r| loaded.index.put_volume(r)))
+        }
     };
     if let Err(problem) = put {
-        loaded.broken(id, problem, "see the message; until then nothing uses or deletes it");
+        loaded.broken(id, problem);
     }
 }
 
@@ -158,22 +159,16 @@ fn groups(store: &Store, loaded: &mut Loaded) -> wharf_linux::Result<()> {
             None => loaded.unknown(&path),
             Some(_) if unfinished => loaded.leftovers.push(Leftover::File(path)),
             Some(id) => match read(store, &path, id) {
-                Ok(record) => loaded.index.put_group(record),
-                Err(problem) => {
-                    loaded.broken(id, problem, "see the message; until then nothing uses or deletes it")
-                }
+                Ok(Some(record)) => loaded.index.put_group(record),
+                Ok(None) => {}
+                Err(problem) => loaded.broken(id, problem),
             },
         }
     }
     Ok(())
 }
 
-fn read<T: Record>(store: &Store, path: &Path, id: &str) -> Result<T, String> {
-    match store.load(path, Some(id)) {
-        Ok(Some(record)) => Ok(record),
-        // It was listed a moment ago: deleted meanwhile by the driver that runs.
-        Ok(None) => Err(format!("{} vanished while it was being read", path.display())),
-        Err(LoadError::Record(error)) => Err(error.to_string()),
-        Err(LoadError::Kernel(error)) => Err(error.to_string()),
-    }
+/// `None` if it is gone since it was listed: deleted meanwhile by the driver that runs.
+fn read<T: Record>(store: &Store, path: &Path, id: &str) -> Result<Option<T>, String> {
+    store.load(path, Some(id)).map_err(|error| error.to_string())
 }

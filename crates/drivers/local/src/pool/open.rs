@@ -96,16 +96,14 @@ impl Pool {
             store.load(Path::new(store::POOL), None)?.ok_or_else(|| OpenError::NoPool(pool.to_owned()))?;
         let loaded = load(&store)?;
         let purgeable = loaded.purgeable();
-        let found = loaded.findings.clone();
         let core = Core::new(store, Config::new("inspection", pool), record.uuid, false, loaded, None);
-        Ok(Inspection { core, found, purgeable })
+        Ok(Inspection { core, purgeable })
     }
 }
 
 /// A pool that is only looked at.
 pub struct Inspection {
     core: Core,
-    found: Vec<Finding>,
     purgeable: Vec<Purged>,
 }
 
@@ -117,10 +115,7 @@ impl Inspection {
 
     /// What does not add up. What a running driver is just doing shows as information.
     pub fn check(&self) -> Vec<Finding> {
-        let mut findings = self.found.clone();
-        findings.extend(self.core.check());
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-        findings
+        self.core.check()
     }
 
     /// What [`Maintenance::purge`] would remove.
@@ -172,6 +167,7 @@ impl Core {
             uuid,
             reflink,
             trash: Trash::new(loaded.trash),
+            found: loaded.findings,
             index: Mutex::new(loaded.index),
             claims: Default::default(),
             copies: Copies::default(),
@@ -203,15 +199,12 @@ impl Core {
         store.sync(Path::new("."))?;
         let reflink = store.kernel.can_reflink(&store.root)?;
         let loaded = load(&store)?;
-        let (findings, leftovers) = (loaded.findings.clone(), loaded.leftovers.clone());
+        let leftovers = loaded.leftovers.clone();
         tracing::info!(
             pool = %store.root.display(), uuid = record.uuid, reflink,
             volumes = loaded.index.volumes().count(), snapshots = loaded.index.snapshots().count(),
             "pool opened"
         );
-        for finding in &findings {
-            tracing::warn!(object = finding.object, problem = finding.problem, way_out = finding.way_out);
-        }
         let core = Self::new(store, config, record.uuid, reflink, loaded, Some(lock));
         core.recover(&leftovers)?;
         Ok(core)

@@ -88,5 +88,5 @@ impl Core {
 }
 
 fn source_of(fault: Fault) -> wharf_linux::Error {
-    fault.source
+    *fault.source
 }

@@ -61,6 +61,10 @@ impl Core {
         let mut taken = 0u64;
         for volume in volumes {
             self.must_be_settled(volume)?;
+            let stat =
+                self.store.stat(&store::image_of(&volume.id)).during("look at its image", &volume.id)?;
+            self.prove_image(&volume.id, stat, volume.image_inode, volume.size)
+                .map_err(SnapshotError::Precondition)?;
             if !self.reflink {
                 if !self.loops_of(volume)?.is_empty() {
                     return Err(SnapshotError::Precondition(unsharable(&volume.id)));

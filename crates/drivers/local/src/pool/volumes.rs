@@ -83,6 +83,9 @@ impl Core {
                     let message = format!("{}: call again when it is ready", self.progress(id));
                     return Err(BackendError::Unavailable(message).into());
                 }
+                let stat = self.store.stat(&store::image_of(id)).during("look at its image", id)?;
+                self.prove_image(id, stat, record.image_inode, record.size)
+                    .map_err(CreateError::Precondition)?;
                 Ok(Origin { id: record.id, size: record.size, format: record.format, volume: None, _claim })
             }
             Source::Volume(id) => {
@@ -93,6 +96,9 @@ impl Core {
                 let _claim = self.claims.shared(id)?;
                 let record = self.ready_volume(id)?.ok_or_else(missing)?;
                 self.must_be_settled(&record)?;
+                let stat = self.store.stat(&store::image_of(id)).during("look at its image", id)?;
+                self.prove_image(id, stat, record.image_inode, record.size)
+                    .map_err(CreateError::Precondition)?;
                 if !self.reflink && !self.loops_of(&record)?.is_empty() {
                     return Err(CreateError::Precondition(unsharable(id)));
                 }
@@ -206,7 +212,10 @@ impl Core {
     pub(super) fn refuse_copied(&self, id: &str) -> Result<(), String> {
         let copy = self.index().copy_from(id).map(str::to_owned);
         match copy {
-            Some(copy) => Err(format!("{}: {id} must stay as it is until then", self.progress(&copy))),
+            Some(copy) => Err(format!(
+                "{}: {id} must stay as it is until then (deleting {copy} gives it up)",
+                self.progress(&copy)
+            )),
             None => Ok(()),
         }
     }

@@ -28,6 +28,7 @@ fn half_made_things_are_undone(fs: FsType) {
     fs::create_dir(f.path("snapshots/snap-00000000000000000000000000000000")).unwrap();
     fs::write(f.record(&keep).with_file_name("record.json.tmp"), "{").unwrap();
     fs::write(f.path("pool.json.tmp"), "{").unwrap();
+    fs::write(f.path(".reflink-1-0-from.tmp"), "{").unwrap();
     fs::write(f.path("groups/group-00000000000000000000000000000000.json.tmp"), "{").unwrap();
     f.reopen();
     assert_eq!(f.get(&volume).unwrap(), None);
