@@ -81,7 +81,7 @@ qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 2048 -nographic -n
   -virtfs local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap \
   -virtfs "local,path=$kernel/lib/modules,mount_tag=modules,security_model=none,readonly=on" \
   -drive "if=virtio,format=raw,file=$WORK/a.img" -drive "if=virtio,format=raw,file=$WORK/b.img" </dev/null |
-  stdbuf -o0 tr -d '\r' | tee "$WORK/out" | sed -u '1,/^vm-begin$/d; /^vm-exit-status /d; / reboot: Power down$/d'
+  stdbuf -o0 tr -d '\r' | tee "$WORK/out" | sed -u '1,/vm-begin$/d; /^vm-exit-status /d; / reboot: Power down$/d'
 status=$(sed -n 's/^vm-exit-status //p' "$WORK/out" | tail -n 1)
 [ -n "$status" ] || die "the machine ended before the command did"
 exit "$status"
