@@ -10,7 +10,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::time::Instant;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
@@ -22,6 +21,9 @@ use routes::Routes;
 
 /// How long operations may run on after the driver was told to stop.
 const LONGEST_STOP: Duration = Duration::from_secs(30);
+
+/// How long the last answers may be on their way to their callers.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// How a driver is served.
 #[derive(Debug, Clone, Default)]
@@ -72,33 +74,35 @@ impl Driver {
         tracing::info!(driver = self.identity.name, version = self.identity.version, %endpoint, "serving");
 
         let locks = self.locks.clone();
-        let (stopping, stopped) = tokio::sync::watch::channel(None);
+        let (stopping, stopped) = tokio::sync::oneshot::channel();
         let server = Server::builder().serve_with_incoming_shutdown(
             Routes::new(self, &metrics),
             UnixListenerStream::new(listener),
             async {
                 shutdown.await;
-                stopping.send_replace(Some(Instant::now() + LONGEST_STOP));
+                // Nobody listens only if the server has ended by itself.
+                let _ = stopping.send(());
             },
         );
-        let out_of_time = async {
-            let mut stopped = stopped.clone();
-            match stopped.wait_for(Option::is_some).await.map(|deadline| *deadline) {
-                Ok(Some(deadline)) => tokio::time::sleep_until(deadline).await,
-                // The server has ended by itself and dropped the sender.
-                Ok(None) | Err(_) => std::future::pending().await,
+        // Operations are waited for; callers who keep their connections open are not.
+        let drained = async {
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
             }
+            if !locks.drain(LONGEST_STOP).await {
+                tracing::warn!(
+                    "stopped while operations were still running; they are finished or undone at the next start"
+                );
+            }
+            tokio::time::sleep(LAST_ANSWERS).await;
         };
         tokio::select! {
-            served = server => served?,
-            // Callers who keep their connections open do not keep us.
-            () = out_of_time => {}
-        }
-        let deadline = stopped.borrow().unwrap_or_else(Instant::now);
-        if !locks.drain(deadline.saturating_duration_since(Instant::now())).await {
-            tracing::warn!(
-                "stopped while operations were still running; they are finished or undone at the next start"
-            );
+            served = server => {
+                served?;
+                // What its caller has hung up on runs on without a connection.
+                locks.drain(LONGEST_STOP).await;
+            }
+            () = drained => {}
         }
         drop(socket);
         tracing::info!("stopped");

@@ -81,7 +81,9 @@ impl Orchestrator {
             assert!(Instant::now() < until, "{what}: {status} after a minute\n{}", self.driver.log());
             match status.code() {
                 Code::Aborted => tokio::time::sleep(Duration::from_millis(20)).await,
-                _ if self.driver.was_killed() => self.revive(),
+                _ if self.driver.died() => self.revive(),
+                // A connection breaks before its process is gone, and is noticed by the next call.
+                Code::Unavailable => tokio::time::sleep(Duration::from_millis(2)).await,
                 code => panic!("{what}: {code:?}: {}\n{}", status.message(), self.driver.log()),
             }
         }

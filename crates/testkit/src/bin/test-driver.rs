@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,17 @@ use wharf_driver_local::Config;
 use wharf_linux::Linux;
 use wharf_testkit::CrashKernel;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let mut args = std::env::args_os().skip(1).map(PathBuf::from);
     let (Some(socket), Some(pool), Some(trace)) = (args.next(), args.next(), args.next()) else {
