@@ -1,5 +1,7 @@
 //! Whatever is sent to any RPC gets a proper code: no panic, no INTERNAL, and not one file outside the pool.
 
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;

@@ -2,6 +2,8 @@
 //! gets through alive. Each time the driver is started again, the orchestrator repeats the call that broke,
 //! and goes on; in the end everything has worked and nothing is left over.
 
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,8 @@
 //! What people trust the local pool with, on the real kernel and through the real services: contents, sizes,
 //! copies side by side, snapshots under load, groups, changed blocks, expansion.
 
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::FileExt as _;

@@ -1,6 +1,8 @@
 //! What happens around a driver's life: kill -9 while it holds a freeze, restarts under mounted volumes, a
 //! second driver on the same pool, interrupted copies, a pool that fills, attach mode, access modes.
 
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;

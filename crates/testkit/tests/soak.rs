@@ -1,0 +1,235 @@
+//! A long random life: volumes, snapshots, copies and expansions in any order, with drivers that die at any
+//! effect, checked against a model that knows what every file must hold. `SOAK_SECONDS` (600) says how long,
+//! `SOAK_SEED` repeats a run. Run by `make test-all`; the crash tests are its short and exhaustive sister.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use wharf_linux::FsType;
+use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool, leftovers, loop_devices_on};
+
+const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
+const MOST_VOLUMES: usize = 6;
+const MOST_SNAPSHOTS: usize = 6;
+
+/// What a volume must be.
+#[derive(Clone)]
+struct Volume {
+    fs: FsType,
+    size: u64,
+    mounted: bool,
+    /// What its one file holds; `None` while there is none.
+    content: Option<String>,
+}
+
+/// What a snapshot must restore.
+#[derive(Clone)]
+struct Snapshot {
+    volume: Volume,
+}
+
+/// The same numbers for the same seed: enough for choosing, and nothing to depend on.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % sides.max(1) as u64) as usize
+    }
+
+    fn pick<T: Clone>(&mut self, of: &BTreeMap<String, T>) -> Option<(String, T)> {
+        let at = self.roll(of.len());
+        of.iter().nth(at).map(|(id, value)| (id.clone(), value.clone()))
+    }
+}
+
+struct Soak {
+    co: Orchestrator,
+    dice: Dice,
+    names: u64,
+    volumes: BTreeMap<String, Volume>,
+    snapshots: BTreeMap<String, Snapshot>,
+    done: BTreeMap<&'static str, u64>,
+}
+
+#[tokio::test]
+#[ignore = "takes minutes: make test-all"]
+async fn soak_on_a_pool_with_reflink() {
+    soak(FsType::Xfs).await;
+}
+
+#[tokio::test]
+#[ignore = "takes minutes: make test-all"]
+async fn soak_on_a_pool_without_reflink() {
+    soak(FsType::Ext4).await;
+}
+
+async fn soak(pool_fs: FsType) {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    let seconds = number("SOAK_SECONDS").unwrap_or(600);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = number("SOAK_SEED").unwrap_or(now) | 1;
+    println!("{pool_fs} pool: SOAK_SEED={seed}");
+    let (pool, work) = (TestPool::new(pool_fs, 16 << 30), tempfile::tempdir().unwrap());
+    let co = Orchestrator::start(Path::new(DRIVER), pool.path(), work.path(), &DriverOptions::default());
+    let mut soak = Soak {
+        co,
+        dice: Dice(seed),
+        names: 0,
+        volumes: BTreeMap::new(),
+        snapshots: BTreeMap::new(),
+        done: BTreeMap::new(),
+    };
+    let until = Instant::now() + Duration::from_secs(seconds);
+    while Instant::now() < until {
+        soak.step(pool_fs).await;
+    }
+    let deaths = soak.co.deaths;
+    println!("{pool_fs} pool: {:?}, {deaths} deaths", soak.done);
+    soak.clean_up().await;
+    while fs::read_dir(pool.path().join("trash")).unwrap().next().is_some() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    soak.co.driver.stop();
+    assert_eq!(leftovers(pool.path(), work.path()), Vec::<String>::new());
+    assert_eq!(loop_devices_on(pool.path()), Vec::<String>::new());
+}
+
+impl Soak {
+    /// One thing at random; what makes no sense now is left out.
+    async fn step(&mut self, pool_fs: FsType) {
+        let what = match self.dice.roll(10) {
+            0 | 1 if self.volumes.len() < MOST_VOLUMES => self.create().await,
+            2 if self.snapshots.len() < MOST_SNAPSHOTS => self.snapshot(pool_fs).await,
+            3 | 4 => self.mount().await,
+            5 => self.unmount().await,
+            6 => self.write(),
+            7 => self.expand().await,
+            8 => match self.dice.roll(2) {
+                0 => self.delete_volume().await,
+                _ => self.delete_snapshot().await,
+            },
+            _ => self.kill(),
+        };
+        if let Some(what) = what {
+            *self.done.entry(what).or_default() += 1;
+        }
+    }
+
+    async fn create(&mut self) -> Option<&'static str> {
+        self.names += 1;
+        let name = format!("volume-{}", self.names);
+        let from = match self.dice.roll(3) {
+            0 => None,
+            1 => self.dice.pick(&self.snapshots).map(|(id, snapshot)| (id, snapshot.volume)),
+            // A pool without reflink copies only what is not in use.
+            _ => self.dice.pick(&self.volumes).filter(|(_, volume)| !volume.mounted),
+        };
+        let fs = [FsType::Ext4, FsType::Xfs, FsType::Btrfs][self.dice.roll(3)];
+        let fresh = Volume { fs, size: fs.minimum_size().max(16 * MIB), mounted: false, content: None };
+        let (source, volume) = match from {
+            Some((id, volume)) => (Some(id), Volume { mounted: false, ..volume }),
+            None => (None, fresh),
+        };
+        let id = self.co.create(&name, volume.size, volume.fs.as_str(), source.as_deref()).await;
+        self.volumes.insert(id, volume);
+        Some(if source.is_some() { "copied" } else { "created" })
+    }
+
+    async fn snapshot(&mut self, pool_fs: FsType) -> Option<&'static str> {
+        let (id, volume) = self.dice.pick(&self.volumes)?;
+        if volume.mounted && pool_fs == FsType::Ext4 {
+            return None;
+        }
+        self.names += 1;
+        let snapshot = self.co.snapshot(&format!("snapshot-{}", self.names), &id).await;
+        self.snapshots.insert(snapshot, Snapshot { volume });
+        Some("snapshotted")
+    }
+
+    async fn mount(&mut self) -> Option<&'static str> {
+        let (id, mut volume) = self.dice.pick(&self.volumes)?;
+        self.co.stage(&id, volume.fs.as_str()).await;
+        let at = self.co.publish(&id, volume.fs.as_str(), "pod").await;
+        let found = fs::read_to_string(at.join("file")).ok();
+        assert_eq!(found, volume.content, "{id}\n{}", self.co.driver.log());
+        volume.mounted = true;
+        self.volumes.insert(id, volume);
+        Some("mounted")
+    }
+
+    async fn unmount(&mut self) -> Option<&'static str> {
+        let (id, mut volume) = self.dice.pick(&self.volumes)?;
+        self.co.unpublish(&id, "pod").await;
+        self.co.unstage(&id).await;
+        volume.mounted = false;
+        self.volumes.insert(id, volume);
+        Some("unmounted")
+    }
+
+    fn write(&mut self) -> Option<&'static str> {
+        let (id, mut volume) = self.dice.pick(&self.volumes).filter(|(_, volume)| volume.mounted)?;
+        let content = format!("{}-", self.dice.roll(1 << 40)).repeat(1 + self.dice.roll(5000));
+        let path = self.co.target_path(&id, "pod").join("file");
+        fs::write(&path, &content).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+        volume.content = Some(content);
+        self.volumes.insert(id, volume);
+        Some("written")
+    }
+
+    async fn expand(&mut self) -> Option<&'static str> {
+        let (id, mut volume) = self.dice.pick(&self.volumes)?;
+        // At most four times what it began with, so that the pool is never promised away.
+        if volume.size >= volume.fs.minimum_size().max(16 * MIB) * 4 {
+            return None;
+        }
+        volume.size = (volume.size * 2).max(volume.fs.minimum_grown_size());
+        self.co.expand(&id, volume.size).await;
+        self.volumes.insert(id, volume);
+        Some("expanded")
+    }
+
+    async fn delete_volume(&mut self) -> Option<&'static str> {
+        let (id, _) = self.dice.pick(&self.volumes)?;
+        self.co.unpublish(&id, "pod").await;
+        self.co.unstage(&id).await;
+        self.co.delete(&id).await;
+        self.volumes.remove(&id);
+        Some("deleted")
+    }
+
+    async fn delete_snapshot(&mut self) -> Option<&'static str> {
+        let (id, _) = self.dice.pick(&self.snapshots)?;
+        self.co.delete_snapshot(&id).await;
+        self.snapshots.remove(&id);
+        Some("snapshots deleted")
+    }
+
+    /// kill -9 now; and the next driver dies too, some time later.
+    fn kill(&mut self) -> Option<&'static str> {
+        self.co.driver.kill();
+        self.co.deaths += 1;
+        let die_after = Some(1 + self.dice.roll(60) as u64);
+        self.co.driver.restart(&DriverOptions { die_after, ..self.co.restart_with.clone() });
+        Some("killed")
+    }
+
+    async fn clean_up(&mut self) {
+        for id in std::mem::take(&mut self.volumes).into_keys() {
+            self.co.unpublish(&id, "pod").await;
+            self.co.unstage(&id).await;
+            self.co.delete(&id).await;
+        }
+        for id in std::mem::take(&mut self.snapshots).into_keys() {
+            self.co.delete_snapshot(&id).await;
+        }
+        assert!(self.co.listed().await.is_empty());
+    }
+}
