@@ -22,17 +22,17 @@ row() {
   rows+=("| $1 | $2 | $3 | $4 |")
   printf '  %-58s %14s %14s %10s\n' "$1" "$2" "$3" "$4" >&2
 }
-# ratio A B: A / B with two decimals.
-ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b == 0) print "-"; else printf "%.2f", a / b }'; }
+# ratio A B: A / B, with a digit more where it is small.
+ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (b == 0) print "-"; else printf (a < b / 10 ? "%.3f" : "%.2f"), a / b }'; }
 
-# The median of three runs in milliseconds; _N_ in an argument becomes the number of the run.
-median3() {
+# The median of seven runs in milliseconds; _N_ in an argument becomes the number of the run.
+median() {
   local i begin
-  for i in 1 2 3; do
-    begin=$(milliseconds)
+  for i in 1 2 3 4 5 6 7; do
+    begin=${EPOCHREALTIME/[.,]/}
     "${@//_N_/$i}" >/dev/null
-    echo $(($(milliseconds) - begin))
-  done | sort -n | sed -n 2p
+    echo $((${EPOCHREALTIME/[.,]/} - begin))
+  done | sort -n | awk 'NR == 4 { printf "%.1f", $1 / 1000 }'
 }
 
 # copies GIB: snapshot, clone and restore of a 10 GiB volume with so much data, against a copy of its image.
@@ -43,11 +43,11 @@ copies() {
   csi node stage "$id" --staging-path "$WORK/staging" --fs-type xfs >/dev/null
   fio --name=fill --directory="$WORK/staging" --rw=write --bs=1M --size="${data}G" --direct=1 --ioengine=psync \
     --end_fsync=1 --minimal >/dev/null
-  SNAPSHOT_MS=$(median3 csi snapshot create "snap-$data-_N_" --volume "$id")
+  SNAPSHOT_MS=$(median csi snapshot create "snap-$data-_N_" --volume "$id")
   snapshot=$(csi --output json snapshot create "snap-$data-1" --volume "$id" | field snapshot_id)
   csi node unstage "$id" --staging-path "$WORK/staging" >/dev/null
-  CLONE_MS=$(median3 csi volume create "clone-$data-_N_" --size 10GiB --fs-type xfs --from-volume "$id")
-  RESTORE_MS=$(median3 csi volume create "restore-$data-_N_" --size 10GiB --fs-type xfs --from-snapshot "$snapshot")
+  CLONE_MS=$(median csi volume create "clone-$data-_N_" --size 10GiB --fs-type xfs --from-volume "$id")
+  RESTORE_MS=$(median csi volume create "restore-$data-_N_" --size 10GiB --fs-type xfs --from-snapshot "$snapshot")
   image=$POOL/volumes/$id/image
   sync
   copy=$(milliseconds)
@@ -69,43 +69,41 @@ delete_all() {
   leftovers
 }
 
-# job DIRECTORY RW BS: one fio job, answers "IOPS KiB/s".
+# job DIRECTORY RW BS: one fio job; answers how many operations it did in a second.
 job() {
   local dir=$1 rw=$2 bs=$3
   fio --name=job --directory="$dir" --filename=fio.data --rw="$rw" --bs="$bs" --size=1G --direct=1 --ioengine=libaio \
-    --iodepth=16 --time_based --runtime="$RUNTIME" --ramp_time=1 --group_reporting --minimal |
-    awk -F';' '{ print $8 + $49, $7 + $48 }'
+    --iodepth=16 --time_based --runtime="$RUNTIME" --ramp_time=1 --minimal </dev/null |
+    awk -F';' '{ print $8 + $49 }'
 }
 
-jobs_on() {
-  local dir=$1 rw bs iops bandwidth
-  fio --name=fill --directory="$dir" --filename=fio.data --rw=write --bs=1M --size=1G --direct=1 --ioengine=psync \
-    --end_fsync=1 --minimal >/dev/null
-  while read -r rw bs; do
-    read -r iops bandwidth < <(job "$dir" "$rw" "$bs")
-    if [ "$bs" = 4k ]; then echo "$iops"; else echo "$bandwidth"; fi
-  done <<'END'
-randread 4k
-randwrite 4k
-read 1M
-write 1M
-END
-  rm "$dir/fio.data"
-}
-
+# The same job on the pool's own file system and through two volumes, one right after the other.
 throughput() {
-  local fs id names=("4k random read, IOPS" "4k random write, IOPS" "1M sequential read, KiB/s" "1M sequential write, KiB/s")
-  local pool volume i
-  mapfile -t pool < <(jobs_on "$WORK/disk")
-  for fs in xfs ext4; do
+  local fs id rw bs name i pool volume dirs=("$WORK/disk") types=(xfs ext4) ids=()
+  for fs in "${types[@]}"; do
     id=$(create "fio-$fs" --size 4GiB --fs-type "$fs")
-    csi node stage "$id" --staging-path "$WORK/staging" --fs-type "$fs" >/dev/null
-    mapfile -t volume < <(jobs_on "$WORK/staging")
-    csi node unstage "$id" --staging-path "$WORK/staging" >/dev/null
-    for i in 0 1 2 3; do
-      row "$fs volume, ${names[i]}" "${volume[i]}" "${pool[i]}" "$(ratio "${volume[i]}" "${pool[i]}")"
-    done
+    mkdir -p "$WORK/fio/$fs"
+    csi node stage "$id" --staging-path "$WORK/fio/$fs" --fs-type "$fs" >/dev/null
+    ids+=("$id") dirs+=("$WORK/fio/$fs")
   done
+  for i in "${dirs[@]}"; do
+    fio --name=fill --directory="$i" --filename=fio.data --rw=write --bs=1M --size=1G --direct=1 --ioengine=psync \
+      --end_fsync=1 --minimal >/dev/null
+  done
+  while read -r rw bs name; do
+    pool=$(job "${dirs[0]}" "$rw" "$bs")
+    for i in 0 1; do
+      volume=$(job "${dirs[i + 1]}" "$rw" "$bs")
+      row "${types[i]} volume, $name" "$volume" "$pool" "$(ratio "$volume" "$pool")"
+    done
+  done <<'END'
+randread 4k 4k random read (IOPS)
+randwrite 4k 4k random write (IOPS)
+read 1M 1M sequential read (per second)
+write 1M 1M sequential write (per second)
+END
+  rm "$WORK/disk/fio.data"
+  for i in 0 1; do csi node unstage "${ids[i]}" --staging-path "${dirs[i + 1]}" >/dev/null; done
 }
 
 # many: so many volumes up, all at once in use, and down again.
@@ -136,8 +134,9 @@ results() {
   cat <<END
 # Results
 
-One run of \`make bench\` on $(nproc) processors, Linux $(uname -r), $(date --utc +%F). An xfs pool in a sparse file.
-Ratios compare within the run; times include starting the client, about $START_MS ms.
+One run of \`bench/run.sh\` on $(nproc) processors, Linux $(uname -r), $(date --utc +%F). The pool is an xfs file system in a
+sparse file. Only ratios mean something elsewhere. Times are medians of seven and include starting the client, about
+$START_MS ms. fio: direct I/O, libaio, depth 16, $RUNTIME s for each job.
 
 | what | wharf | against | ratio |
 |---|---|---|---|
@@ -152,12 +151,12 @@ pool_up xfs 60G
 driver_start "$wharf" driver local --node-id bench --pool "$POOL" --overcommit 100
 sleep 1
 IDLE_KIB=$(memory)
-START_MS=$(median3 csi identity probe)
+START_MS=$(median csi identity probe)
 
 say
 printf '  %-58s %14s %14s %10s\n' what wharf against ratio >&2
 row "idle driver, RSS (KiB, at most 10240)" "$IDLE_KIB" 10240 "$(ratio "$IDLE_KIB" 10240)"
-row "create a volume of 10 GiB (ms)" "$(median3 csi volume create "new-_N_" --size 10GiB)" - -
+row "create a volume of 10 GiB (ms)" "$(median csi volume create "new-_N_" --size 10GiB)" - -
 copies 1
 one=("$SNAPSHOT_MS" "$CLONE_MS" "$RESTORE_MS")
 row "snapshot of 1 GiB in 10, mounted (ms; against cp)" "$SNAPSHOT_MS" "$COPY_MS" "$(ratio "$SNAPSHOT_MS" "$COPY_MS")"

@@ -1,0 +1,150 @@
+//! `wharf driver local` as a process, with `wharf csi` and `wharf local` beside it.
+
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A driver on a pool of its own; killed with the test if it still runs.
+struct Driver {
+    dir: TempDir,
+    child: Child,
+}
+
+impl Driver {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(dir.path().join("pool")).expect("a directory for the pool");
+        let child = Command::new(env!("CARGO_BIN_EXE_wharf"))
+            .args(["driver", "local", "--node-id", "n1", "--log-format", "json"])
+            .arg("--endpoint")
+            .arg(dir.path().join("csi.sock"))
+            .arg("--pool")
+            .arg(dir.path().join("pool"))
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).expect("a log"))
+            .spawn()
+            .expect("start the driver");
+        let driver = Self { dir, child };
+        driver.wait_until("it listens", || driver.socket().exists());
+        driver
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("csi.sock")
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+
+    fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !done() {
+            assert!(Instant::now() < deadline, "not in time: {what}; log:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn csi(&self, words: &[&str]) -> Output {
+        wharf(&[&["csi", "--endpoint", &self.path("csi.sock"), "--output", "json"], words].concat())
+    }
+
+    fn local(&self, words: &[&str]) -> Output {
+        wharf(&[words, &["--pool", &self.path("pool"), "--output", "json"]].concat())
+    }
+
+    /// Asks it to stop, and answers its exit status.
+    fn stop(&mut self, signal: &str) -> Option<i32> {
+        let asked = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(asked.expect("run kill").success());
+        self.child.wait().expect("wait for the driver").code()
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        // Ended already is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wharf(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_wharf"))
+        .args(words)
+        .env_remove("RUST_LOG")
+        .output()
+        .expect("start wharf")
+}
+
+fn json(output: Output) -> Value {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
+}
+
+#[test]
+fn a_pool_is_served_looked_at_and_put_in_order() {
+    let mut driver = Driver::start();
+    let info = json(driver.csi(&["identity", "info"]));
+    assert_eq!(info["name"], "local.csi.wharf.dev");
+    let made = json(driver.csi(&["volume", "create", "data", "--size", "64Mi"]));
+    assert_eq!(made["capacity_bytes"], 64 << 20);
+    assert_eq!(made["accessible_topology"][0]["segments"]["local.csi.wharf.dev/node"], "n1");
+    let id = made["volume_id"].as_str().expect("an id").to_owned();
+    let listed = json(driver.csi(&["volume", "list"]));
+    assert_eq!(listed["entries"][0]["volume"]["volume_id"], id.as_str());
+
+    // Looking needs no lock; changing does.
+    let contents = json(driver.local(&["local", "list"]));
+    assert_eq!(contents["volumes"][0]["name"], "data");
+    assert_eq!(json(driver.local(&["local", "check"]))["findings"], Value::Array(vec![]));
+    let refused = driver.local(&["local", "purge"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("in use"), "{said}");
+
+    let wrong = driver.csi(&["volume", "create", "data", "--size", "128Mi"]);
+    assert_eq!(wrong.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(said.starts_with("ALREADY_EXISTS: "), "{said}");
+
+    assert_eq!(driver.stop("-TERM"), Some(0), "{}", driver.log());
+    assert!(!driver.socket().exists(), "the socket stays behind");
+    assert_eq!(json(driver.local(&["local", "purge"]))["removed"], Value::Array(vec![]));
+    // An image that is gone is an error, and says so by the exit status too.
+    std::fs::remove_file(driver.dir.path().join("pool/volumes").join(&id).join("image")).expect("remove");
+    let sick = driver.local(&["local", "check"]);
+    assert_eq!(sick.status.code(), Some(1));
+    let found: Value = serde_json::from_slice(&sick.stdout).expect("JSON on stdout");
+    assert_eq!(found["findings"][0]["object"], id.as_str());
+}
+
+#[test]
+fn log_lines_are_json_if_asked_for_and_sigint_stops_too() {
+    let mut driver = Driver::start();
+    assert_eq!(driver.stop("-INT"), Some(0), "{}", driver.log());
+    let log = driver.log();
+    for line in log.lines() {
+        assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
+    }
+    assert!(log.contains("SIGINT"), "{log}");
+}
+
+#[test]
+fn a_pool_that_is_not_there_is_not_made() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let missing = dir.path().join("pool");
+    let socket = dir.path().join("csi.sock").display().to_string();
+    let pool = missing.display().to_string();
+    let output = wharf(&["driver", "local", "--node-id", "n1", "--endpoint", &socket, "--pool", &pool]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("does not exist"));
+    assert!(!missing.exists() && !Path::new(&socket).exists());
+}
