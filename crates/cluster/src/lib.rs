@@ -1,0 +1,1 @@
+//! The Kubernetes API as controllers see it.

@@ -1,0 +1,102 @@
+//! Object metadata, slim: what controllers ask of any object.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Deserialize;
+
+use crate::Time;
+
+/// Name and, for namespaced kinds, namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// `None` for kinds of the whole cluster.
+    pub namespace: Option<String>,
+    /// The name.
+    pub name: String,
+}
+
+impl Key {
+    /// An object of the whole cluster.
+    pub fn cluster(name: impl Into<String>) -> Self {
+        Self { namespace: None, name: name.into() }
+    }
+
+    /// An object in a namespace.
+    pub fn namespaced(namespace: impl Into<String>, name: impl Into<String>) -> Self {
+        Self { namespace: Some(namespace.into()), name: name.into() }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Metadata. `managedFields` and what else we do not use is not even decoded.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Meta {
+    /// The name.
+    pub name: String,
+    /// The namespace, for namespaced kinds.
+    pub namespace: Option<String>,
+    /// Identity: another object of the same name has another one.
+    pub uid: String,
+    /// Opaque by contract, a number in practice; see `newer_than` in the cluster crate.
+    pub resource_version: String,
+    /// When it was made.
+    pub creation_timestamp: Option<Time>,
+    /// When its deletion was asked for.
+    pub deletion_timestamp: Option<Time>,
+    /// Who must let go before it is gone.
+    pub finalizers: Vec<String>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Owners.
+    pub owner_references: Vec<OwnerRef>,
+}
+
+/// An owner.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OwnerRef {
+    /// Its API version.
+    pub api_version: String,
+    /// Its kind.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uid: String,
+    /// Whether it is the one that manages the object.
+    pub controller: Option<bool>,
+}
+
+impl Meta {
+    /// Name and namespace.
+    pub fn key(&self) -> Key {
+        Key { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
+    /// Whether its deletion was asked for.
+    pub fn is_deleting(&self) -> bool {
+        self.deletion_timestamp.is_some()
+    }
+
+    /// Whether this finalizer is on it.
+    pub fn has_finalizer(&self, finalizer: &str) -> bool {
+        self.finalizers.iter().any(|present| present == finalizer)
+    }
+
+    /// An annotation's value.
+    pub fn annotation(&self, key: &str) -> Option<&str> {
+        self.annotations.get(key).map(String::as_str)
+    }
+}

@@ -1,0 +1,49 @@
+//! Moments, as rules see them: milliseconds of wall time, so that a table can write them down.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+/// Milliseconds since 1970.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub i64);
+
+impl Time {
+    /// This much later.
+    pub fn plus(self, duration: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+impl fmt::Display for Time {
+    /// RFC 3339 with whole seconds, as Kubernetes writes `metav1.Time`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0.div_euclid(1000).saturating_mul(1000)) {
+            Ok(timestamp) => write!(f, "{timestamp}"),
+            Err(_) => write!(f, "{} ms", self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let timestamp: jiff::Timestamp = text.parse().map_err(serde::de::Error::custom)?;
+        Ok(Self(timestamp.as_millisecond()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_and_writes_as_kubernetes_does() {
+        for text in ["2026-11-15T10:20:30Z", "1970-01-01T00:00:00Z"] {
+            let time: Time = serde_json::from_str(&format!("{text:?}")).unwrap();
+            assert_eq!(time.to_string(), text);
+        }
+        let micro: Time = serde_json::from_str("\"2026-11-15T10:20:30.123456Z\"").unwrap();
+        assert_eq!(micro.to_string(), "2026-11-15T10:20:30Z");
+    }
+}

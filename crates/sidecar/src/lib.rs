@@ -1,0 +1,1 @@
+//! Everything between a CSI driver and Kubernetes, in one process.
