@@ -178,6 +178,10 @@ impl DriverBuilder {
         let services = [
             (service::Type::ControllerService, self.volumes.is_some()),
             (service::Type::VolumeAccessibilityConstraints, self.topology.is_some()),
+            (
+                service::Type::SnapshotAccessibilityConstraints,
+                self.topology.is_some() && self.snapshots.is_some(),
+            ),
             (service::Type::GroupControllerService, self.group_snapshots.is_some()),
             (service::Type::SnapshotMetadataService, self.changed_blocks.is_some()),
         ];

@@ -208,6 +208,8 @@ pub struct NewSnapshot {
     pub parameters: BTreeMap<String, String>,
     /// Secrets.
     pub secrets: Secrets,
+    /// Volumes restored from it must be reachable from one of these; empty for anywhere.
+    pub requisite: Vec<Topology>,
 }
 
 /// A snapshot as the backend has it.

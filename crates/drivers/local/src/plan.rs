@@ -167,6 +167,11 @@ pub(crate) fn is_here(term: &Topology, node_id: &str) -> bool {
     term.iter().all(|(key, value)| key == TOPOLOGY_KEY && value == node_id)
 }
 
+/// Whether what is on this node satisfies one of the terms; no terms, no wishes.
+pub(crate) fn is_reachable(requisite: &[Topology], node_id: &str) -> bool {
+    requisite.is_empty() || requisite.iter().any(|term| is_here(term, node_id))
+}
+
 /// Whether the device itself must refuse writes: nothing else keeps the user of a raw device from writing. A
 /// file system is mounted read-only instead, because replaying its log or changing its UUID has to write.
 pub(crate) fn needs_read_only_device(capability: &Capability) -> bool {

@@ -21,6 +21,9 @@ pub(crate) const IMAGE: &str = "image";
 /// What a durable write that was cut short leaves behind.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
+/// How the name of the record of a group ends that is to go.
+pub(crate) const DELETING: &str = ".deleting";
+
 /// How the files begin with which the kernel seam tries whether extents can be shared.
 pub(crate) const PROBE: &str = ".reflink-";
 
@@ -61,6 +64,12 @@ pub(crate) fn record_of(id: &str) -> PathBuf {
         return Path::new(GROUPS).join(format!("{id}.json"));
     }
     dir_of(id).join(RECORD)
+}
+
+/// What the record of a group is renamed to when the group is to go. The name tells it and not another record,
+/// because a rename needs no room: what makes room must work where there is none.
+pub(crate) fn deleting_of(group: &str) -> PathBuf {
+    Path::new(GROUPS).join(format!("{group}{DELETING}"))
 }
 
 impl Store {

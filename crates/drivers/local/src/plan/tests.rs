@@ -182,4 +182,7 @@ fn topology() {
     assert!(!is_here(&topology_of("n2"), "n1"));
     assert!(!is_here(&term(&[(TOPOLOGY_KEY, "n1"), ("zone", "a")]), "n1"));
     assert!(!is_here(&term(&[("zone", "a")]), "n1"));
+    assert!(is_reachable(&[], "n1"));
+    assert!(is_reachable(&[topology_of("n2"), topology_of("n1")], "n1"));
+    assert!(!is_reachable(&[topology_of("n2")], "n1"));
 }

@@ -102,12 +102,13 @@ impl Copies {
         lock(&self.state).failed.remove(id)
     }
 
-    /// Waits until the copy into `id` is neither queued nor running, but not for too long.
-    fn wait(&self, id: &str) {
-        self.until(PATIENCE, |state| !state.pending(id));
+    /// Waits until no copy into any of `ids` is queued or running, but not for too long.
+    fn wait(&self, ids: &[&str]) {
+        self.until(PATIENCE, |state| !ids.iter().any(|id| state.pending(id)));
     }
 
-    /// Takes the copy into `id` out of the queue, or stops it; `false` if it does not stop.
+    /// Takes the copy into `id` out of the queue, or stops it; `false` if it does not stop. Whatever made it
+    /// fail before is forgotten: the next one of this name is another.
     pub(super) fn cancel(&self, id: &str) -> bool {
         let mut state = lock(&self.state);
         state.queue.retain(|queued| queued != id);
@@ -115,7 +116,9 @@ impl Copies {
             running.cancelled = true;
         }
         drop(state);
-        self.until(STOP_PATIENCE, |state| !state.pending(id))
+        let stopped = self.until(STOP_PATIENCE, |state| !state.pending(id));
+        self.take_failure(id);
+        stopped
     }
 
     fn until(&self, patience: Duration, done: impl Fn(&State) -> bool) -> bool {
@@ -209,13 +212,11 @@ impl Core {
         }
     }
 
-    /// Waits a while for the copy into `id`, if there is one to be made.
-    pub(super) fn await_copy(&self, id: &str) {
-        if self.job(id).is_some() {
-            // One that could not even be given up is tried again.
-            self.copies.enqueue(id);
-        }
-        self.copies.wait(id);
+    /// Asks for the copies into `ids`, as far as there are any to be made, and waits a while for all of them.
+    /// Those that failed before are tried again.
+    pub(super) fn await_copies(&self, ids: &[&str]) {
+        ids.iter().filter(|id| self.job(id).is_some()).for_each(|id| self.copies.enqueue(id));
+        self.copies.wait(ids);
     }
 
     /// Copies until it is done, cancelled or stopped.
@@ -280,13 +281,21 @@ impl Core {
         let group = self.index().snapshot(id).and_then(|record| record.group.clone());
         let group = group.and_then(|group| self.index().group(&group).cloned());
         let undone = match group {
-            Some(group) => self.unmake_group(group),
-            None => self.discard(id),
+            Some(group) => self.give_up_group(group),
+            None => self.discard(id).map(|()| true),
         };
-        if let Err(error) = undone {
-            tracing::error!(id, %error, "the failed copy could not be undone: it is tried again at the next start");
-        }
-        Failure { message: format!("the copy was given up: {fault}"), full: true }
+        let what = match undone {
+            Ok(true) => "the copy was given up",
+            // A member of its group is being restored from, or deleted.
+            Ok(false) => "the copy is not done",
+            Err(error) => {
+                tracing::error!(id, %error, "the copy could not be undone: it is tried again when it is asked for");
+                "the copy is not done"
+            }
+        };
+        let message =
+            format!("{what}: {fault}; delete volumes or snapshots, or enlarge the pool's file system");
+        Failure { message, full: true }
     }
 
     /// How far a copy is, in words.

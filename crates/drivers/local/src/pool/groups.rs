@@ -5,6 +5,7 @@ use wharf_driver::backend::{BackendError, DeleteError, GroupSnapshot, NewGroupSn
 
 use super::Core;
 use super::snapshots::{new_record, no_volume};
+use crate::claims::Claim;
 use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::parameters;
@@ -93,8 +94,9 @@ impl Core {
 
     /// Waits a while for the members' copies.
     fn settled_group(&self, record: &GroupRecord) -> Result<GroupSnapshot, SnapshotError> {
-        for Member { snapshot, .. } in &record.members {
-            self.await_copy(snapshot);
+        let members: Vec<&str> = record.members.iter().map(|member| member.snapshot.as_str()).collect();
+        self.await_copies(&members);
+        for snapshot in members {
             if let Some(failure) = self.copies.take_failure(snapshot) {
                 return Err(failure.into());
             }
@@ -113,28 +115,54 @@ impl Core {
         }
         let _claim = self.claims.exclusive(id)?;
         let Some(record) = self.index().group(id).cloned() else { return Ok(()) };
+        // Held until the end: nobody starts a restore from a member that is on its way out.
+        let _held = self.claim_members(&record)?;
         for Member { snapshot, .. } in &record.members {
             self.refuse_copied(snapshot).map_err(DeleteError::InUse)?;
         }
-        // Held until the end: nobody starts a restore from a member that is on its way out.
-        let mut held = Vec::new();
-        for Member { snapshot, .. } in &record.members {
-            held.push(self.claims.exclusive(snapshot)?);
-        }
-        self.save_group(GroupRecord { state: GroupState::Deleting, ..record.clone() })?;
+        let record = self.doom_group(record)?;
         for Member { snapshot, .. } in &record.members {
             self.drop_snapshot(snapshot)?;
         }
-        self.remove_group(id)?;
+        self.remove_group(&record)?;
         tracing::info!(id, "deleted");
         Ok(())
+    }
+
+    fn claim_members(&self, record: &GroupRecord) -> Result<Vec<Claim<'_>>, BackendError> {
+        record.members.iter().map(|member| self.claims.exclusive(&member.snapshot)).collect()
+    }
+
+    /// Gives a group up for which the pool has no room, unless somebody needs one of its members just now;
+    /// answers whether it did.
+    pub(super) fn give_up_group(&self, record: GroupRecord) -> Result<bool, Fault> {
+        let Ok(_held) = self.claim_members(&record) else { return Ok(false) };
+        if record.members.iter().any(|member| self.refuse_copied(&member.snapshot).is_err()) {
+            return Ok(false);
+        }
+        self.unmake_group(record).map(|()| true)
+    }
+
+    /// Makes it durable that a group goes, before the first of its members does.
+    fn doom_group(&self, record: GroupRecord) -> Result<GroupRecord, Fault> {
+        if record.state == GroupState::Deleting {
+            return Ok(record);
+        }
+        let id = &record.id;
+        let (from, to) = (store::record_of(id), store::deleting_of(id));
+        self.kernel()
+            .rename(&self.store.at(&from), &self.store.at(&to))
+            .during("note that it is being deleted", id)?;
+        let record = GroupRecord { state: GroupState::Deleting, ..record };
+        self.index().put_group(record.clone());
+        self.store.sync(store::GROUPS.as_ref()).during("note that it is being deleted", &record.id)?;
+        Ok(record)
     }
 
     /// Undoes an unfinished group, or finishes its deletion.
     pub(super) fn unmake_group(&self, mut record: GroupRecord) -> Result<(), Fault> {
         if record.state == GroupState::Ready {
-            record.state = GroupState::Deleting;
-            self.save_group(record.clone())?;
+            record = self.doom_group(record)?;
         }
         for Member { snapshot, .. } in &record.members {
             let there = self.index().snapshot(snapshot).is_some();
@@ -142,11 +170,16 @@ impl Core {
                 self.discard(snapshot)?;
             }
         }
-        self.remove_group(&record.id)
+        self.remove_group(&record)
     }
 
-    fn remove_group(&self, id: &str) -> Result<(), Fault> {
-        self.store.remove_file(&store::record_of(id)).during("remove its record", id)?;
+    fn remove_group(&self, record: &GroupRecord) -> Result<(), Fault> {
+        let id = &record.id;
+        let path = match record.state {
+            GroupState::Deleting => store::deleting_of(id),
+            GroupState::Creating | GroupState::Ready => store::record_of(id),
+        };
+        self.store.remove_file(&path).during("remove its record", id)?;
         self.index().remove_group(id);
         self.store.sync(store::GROUPS.as_ref()).during("make its deletion durable", id)
     }

@@ -6,7 +6,7 @@ use super::check::{Finding, Severity};
 use super::trash::Purged;
 use crate::ids::{self, Kind};
 use crate::index::Index;
-use crate::record::Record;
+use crate::record::{GroupRecord, GroupState, Record};
 use crate::store::{self, Store};
 
 /// What is in a pool's directory.
@@ -151,6 +151,16 @@ fn object(store: &Store, kind: Kind, id: &str, loaded: &mut Loaded) {
 fn groups(store: &Store, loaded: &mut Loaded) -> wharf_linux::Result<()> {
     for name in store.list(Path::new(store::GROUPS))? {
         let path = Path::new(store::GROUPS).join(&name);
+        if let Some(id) = name.strip_suffix(store::DELETING).filter(|id| ids::is(Kind::Group, id)) {
+            match read::<GroupRecord>(store, &path, id) {
+                Ok(Some(record)) => {
+                    loaded.index.put_group(GroupRecord { state: GroupState::Deleting, ..record })
+                }
+                Ok(None) => {}
+                Err(problem) => loaded.broken(id, problem),
+            }
+            continue;
+        }
         let (stem, unfinished) = match name.strip_suffix(store::UNFINISHED) {
             Some(stem) => (stem, true),
             None => (name.as_str(), false),

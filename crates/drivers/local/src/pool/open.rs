@@ -15,6 +15,7 @@ use super::load::{Loaded, load};
 use super::trash::{self, Purged, Trash};
 use super::{Core, Pool};
 use crate::config::ConfigError;
+use crate::fault::During as _;
 use crate::record::{Moment, PoolRecord, VERSION};
 use crate::store::{self, LoadError, Store};
 use crate::{Config, uuid};
@@ -197,7 +198,7 @@ impl Core {
             store.kernel.create_dir(&store.at(Path::new(dir)))?;
         }
         store.sync(Path::new("."))?;
-        let reflink = store.kernel.can_reflink(&store.root)?;
+        let reflink = can_reflink(&store)?;
         let loaded = load(&store)?;
         let leftovers = loaded.leftovers.clone();
         tracing::info!(
@@ -228,6 +229,21 @@ fn take_lock(store: &Store) -> Result<Box<dyn Send + Sync>, OpenError> {
             None if Instant::now() < until => std::thread::sleep(LOCK_PATIENCE / 40),
             None => return Err(OpenError::Locked(store.root.clone())),
         }
+    }
+}
+
+/// Whether images can share extents. A pool that has not even room to try is asked by its lock, which is empty:
+/// sharing that with itself takes no room, and a file system that cannot share says so all the same. A wrong
+/// "no" would harm nothing, and a full pool makes no snapshots anyway; but it must start, to be emptied.
+fn can_reflink(store: &Store) -> Result<bool, OpenError> {
+    match store.kernel.can_reflink(&store.root).during("try whether extents can be shared", "the pool") {
+        Err(fault) if fault.is_full() => {
+            let lock = store.at(Path::new(store::LOCK));
+            let shared = store.kernel.reflink(&lock, &lock);
+            tracing::warn!(reflink = shared.is_ok(), "the pool has no room at all");
+            Ok(shared.is_ok())
+        }
+        answer => answer.map_err(|fault| OpenError::Kernel(*fault.source)),
     }
 }
 

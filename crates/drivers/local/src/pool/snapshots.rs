@@ -12,6 +12,7 @@ use crate::capacity;
 use crate::fault::During as _;
 use crate::ids::{self, Kind};
 use crate::parameters;
+use crate::plan;
 use crate::record::{Moment, Phase, SnapshotRecord, VERSION, VolumeRecord};
 use crate::store;
 
@@ -21,6 +22,13 @@ impl Core {
         let NewSnapshot { name, source, .. } = wanted;
         parameters::of_snapshot(&wanted.parameters)
             .map_err(|error| SnapshotError::Invalid(error.to_string()))?;
+        // They are where their volume is, which is here.
+        if !plan::is_reachable(&wanted.requisite, &self.config.node_id) {
+            return Err(SnapshotError::Exhausted(format!(
+                "snapshot {name:?} would be on node {}, and that is none of the places asked for",
+                self.config.node_id
+            )));
+        }
         let id = ids::derive(Kind::Snapshot, name);
         let _claim = self.claims.exclusive(&id)?;
         self.refuse_broken(&id)?;
@@ -77,7 +85,7 @@ impl Core {
     }
 
     /// Makes snapshots of several volumes at one moment; the records say `creating`. Undoing what an error
-    /// leaves is the caller's.
+    /// leaves is the caller's, and so is asking for the copies, once whatever else belongs to them is durable.
     pub(super) fn make_snapshots(
         &self,
         wanted: &[(&VolumeRecord, SnapshotRecord)],
@@ -105,16 +113,12 @@ impl Core {
             };
             self.save_snapshot(SnapshotRecord { state, image_inode, created, ..record.clone() })?;
         }
-        if !self.reflink {
-            // Not before all of them hold their sources.
-            wanted.iter().for_each(|(_, record)| self.copies.enqueue(&record.id));
-        }
         Ok(())
     }
 
     /// The snapshot; a copy of little is waited for, so that it is ready at once.
     fn settled_snapshot(&self, id: &str) -> Result<Snapshot, SnapshotError> {
-        self.await_copy(id);
+        self.await_copies(&[id]);
         if let Some(failure) = self.copies.take_failure(id) {
             return Err(failure.into());
         }

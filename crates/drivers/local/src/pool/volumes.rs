@@ -48,8 +48,7 @@ impl Core {
             }
             None => {}
         }
-        let here = |term| plan::is_here(term, &self.config.node_id);
-        if !wanted.requisite.is_empty() && !wanted.requisite.iter().any(here) {
+        if !plan::is_reachable(&wanted.requisite, &self.config.node_id) {
             return Err(CreateError::Exhausted(format!(
                 "volumes of this pool can only be on node {}",
                 self.config.node_id
@@ -168,7 +167,7 @@ impl Core {
 
     /// The volume, once its copy is done; for a while it is waited for.
     fn settled_volume(&self, id: &str) -> Result<Volume, CreateError> {
-        self.await_copy(id);
+        self.await_copies(&[id]);
         if let Some(failure) = self.copies.take_failure(id) {
             return Err(failure.into());
         }

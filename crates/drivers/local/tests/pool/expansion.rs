@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wharf_driver::backend::{ExpandError, NewVolume, SizeRange};
 use wharf_linux::{Devices as _, FsType, Linux};
@@ -71,4 +73,25 @@ fn an_expansion_that_was_cut_short_is_finished() {
         assert_eq!(f.image(&id).metadata().unwrap().len(), 32 * MIB);
         assert!(!fs::read_to_string(f.record(&id)).unwrap().contains("growingTo"));
     }
+}
+
+#[test]
+fn an_expansion_that_failed_half_way_is_finished_by_the_next_stage() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    // The image has grown, and then the record that says so cannot be written.
+    let grown = AtomicBool::new(false);
+    let broken = Arc::new(AtomicBool::new(true));
+    let is_broken = Arc::clone(&broken);
+    f.reopen_with(refusing(move |effect| {
+        let after = effect == "set_size" && is_broken.load(Ordering::SeqCst);
+        let after = grown.fetch_or(after, Ordering::SeqCst);
+        (effect == "write_file" && after && is_broken.load(Ordering::SeqCst)).then_some(EIO)
+    }));
+    f.expand(&id, to(32 * MIB)).unwrap_err();
+    assert_eq!(f.image(&id).metadata().unwrap().len(), 32 * MIB);
+    broken.store(false, Ordering::SeqCst);
+    assert_eq!(f.attach(&id, &block()).unwrap().size, 32 * MIB);
+    assert_eq!(f.get(&id).unwrap().unwrap().capacity, 32 * MIB);
+    f.detach(&id).unwrap();
 }

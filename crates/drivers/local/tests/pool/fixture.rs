@@ -114,6 +114,20 @@ impl Fixture {
         self.detach(id).unwrap();
     }
 
+    /// Takes all room of the pool's file system, down to the last block; the file that does it is answered.
+    pub(crate) fn fill(&self) -> PathBuf {
+        let path = self.path("volumes/ballast");
+        let file = File::create(&path).unwrap();
+        let (mut at, mut step) = (0, 16 * MIB);
+        while step >= 512 {
+            match file.write_at(&vec![1; step as usize], at).and_then(|n| file.sync_all().map(|()| n)) {
+                Ok(n) if n > 0 => at += n as u64,
+                _ => step /= 2,
+            }
+        }
+        path
+    }
+
     pub(crate) fn read(&self, id: &str, offset: u64, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         File::open(self.image(id)).unwrap().read_exact_at(&mut bytes, offset).unwrap();
@@ -151,6 +165,16 @@ impl Fixture {
 pub(crate) fn telling(tell: impl FnMut(&'static str) + Send + 'static) -> Arc<dyn Kernel> {
     Arc::new(CrashKernel::new(Arc::new(Linux::new()), None, tell))
 }
+
+/// A kernel that refuses effects with the errno that `refuse` answers.
+pub(crate) fn refusing(
+    refuse: impl Fn(&'static str) -> Option<i32> + Send + Sync + 'static,
+) -> Arc<dyn Kernel> {
+    Arc::new(CrashKernel::refusing(Arc::new(Linux::new()), refuse))
+}
+
+pub(crate) const EIO: i32 = 5;
+pub(crate) const ENOSPC: i32 = 28;
 
 /// A kernel whose copies take their time.
 pub(crate) fn slow_copies() -> Arc<dyn Kernel> {
@@ -198,6 +222,7 @@ pub(crate) fn snapshot(name: &str, source: &str) -> NewSnapshot {
         source: source.to_owned(),
         parameters: Default::default(),
         secrets: Secrets::default(),
+        requisite: Vec::new(),
     }
 }
 

@@ -54,8 +54,7 @@ fn a_group_whose_deletion_was_cut_short_goes() {
     let made = f.create_group(&group("g", &[&ids[0], &ids[1]])).unwrap();
     f.close();
     let path = f.path(&format!("groups/{}.json", made.id));
-    let record = fs::read_to_string(&path).unwrap();
-    fs::write(&path, record.replace("\"ready\"", "\"deleting\"")).unwrap();
+    fs::rename(&path, path.with_extension("deleting")).unwrap();
     let first = &made.snapshots[0].id;
     fs::rename(f.path(&format!("snapshots/{first}")), f.path(&format!("trash/{first}.0"))).unwrap();
     f.reopen();
@@ -80,5 +79,32 @@ fn a_freeze_that_was_left_is_thawed() {
     fs::write(mounted.0.join("file"), "thawed").unwrap();
     assert!(!f.path("freeze.json").exists());
     drop(mounted);
+    f.detach(&id).unwrap();
+}
+
+#[test]
+fn one_that_cannot_be_thawed_does_not_leave_the_others_frozen() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.volume("v", 64 * MIB).id;
+    let device = f.attach(&id, &mount("")).unwrap().path;
+    run("mkfs.ext4", &["-q".as_ref(), &device]);
+    let work = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(&device, &work.path().join("m"));
+    // A mount that is no file system to be thawed.
+    let (file, target) = (work.path().join("file"), work.path().join("target"));
+    fs::write(&file, "").unwrap();
+    fs::write(&target, "").unwrap();
+    run("mount", &["--bind".as_ref(), &file, &target]);
+    let bound = Mounted(target);
+    f.close();
+    let note = serde_json::json!({"version": 1, "mountPoints": [bound.0, mounted.0]});
+    fs::write(f.path("freeze.json"), note.to_string()).unwrap();
+    run("fsfreeze", &["--freeze".as_ref(), &mounted.0]);
+    f.reopen();
+    // Without the driver this would hang for ever: so it is asked before it is written to.
+    let frozen = std::process::Command::new("fsfreeze").arg("--unfreeze").arg(&mounted.0).status().unwrap();
+    assert!(!frozen.success(), "it was still frozen");
+    assert!(f.path("freeze.json").exists(), "the note stays for what could not be thawed");
+    drop((mounted, bound));
     f.detach(&id).unwrap();
 }

@@ -1,15 +1,22 @@
 //! Snapshots, restores, clones, and which blocks they hold.
 
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use wharf_driver::backend::{BlockRange, CreateError, Format, NewVolume, SnapshotError, SnapshotFilter};
+use wharf_driver::backend::{
+    BackendError, BlockRange, CreateError, Format, NewVolume, SnapshotError, SnapshotFilter,
+};
 use wharf_linux::FsType;
 
 use crate::fixture::*;
 
 on_each!(a_snapshot_keeps_what_was, restores_and_clones, same_name_same_snapshot);
-on_sharing!(a_mounted_volume_is_frozen, changed_blocks_are_what_was_written);
+on_sharing!(
+    a_mounted_volume_is_frozen,
+    what_a_freeze_did_not_outlast_is_not_kept,
+    changed_blocks_are_what_was_written
+);
 
 fn a_snapshot_keeps_what_was(fs: FsType) {
     let f = Fixture::new(fs);
@@ -122,6 +129,47 @@ fn a_mounted_volume_is_frozen(fs: FsType) {
         drop(seen);
         f.detach(&copy).unwrap();
     }
+}
+
+/// The freeze runs out in the middle of the reflink: what came out may be torn.
+fn what_a_freeze_did_not_outlast_is_not_kept(fs: FsType) {
+    let mut f = Fixture::new(fs);
+    let runs_out = Arc::new(AtomicBool::new(true));
+    let too_short = Arc::clone(&runs_out);
+    f.reopen_with(refusing(move |effect| {
+        (effect == "frozen_thaw" && too_short.load(Ordering::SeqCst)).then_some(EIO)
+    }));
+    let id = f.volume("v", 64 * MIB).id;
+    let device = f.attach(&id, &mount("")).unwrap().path;
+    run("mkfs.ext4", &["-q".as_ref(), &device]);
+    let work = tempfile::tempdir().unwrap();
+    let mounted = Mounted::new(&device, &work.path().join("m"));
+    fs::write(mounted.0.join("file"), "data").unwrap();
+
+    let told = [
+        f.create_snapshot(&snapshot("s", &id)).unwrap_err().to_string(),
+        f.create(&copy_of("c", 0, &id)).unwrap_err().to_string(),
+        f.create_group(&group("g", &[&id])).unwrap_err().to_string(),
+    ];
+    for said in told {
+        assert!(said.contains("the freeze did not last") && said.contains("nothing is kept"), "{said}");
+    }
+    let unavailable = f.create_snapshot(&snapshot("s", &id)).unwrap_err();
+    assert!(matches!(unavailable, SnapshotError::Backend(BackendError::Unavailable(_))), "{unavailable}");
+    assert_eq!(f.list_snapshots(&SnapshotFilter::default(), None, 10).entries, []);
+    assert_eq!(f.list(None, 10).entries.len(), 1);
+    fs::write(mounted.0.join("file"), "writers go on").unwrap();
+
+    runs_out.store(false, Ordering::SeqCst);
+    let made = f.create_group(&group("g", &[&id])).unwrap();
+    assert!(f.cut("s", &id).ready);
+    let clone = f.create(&copy_of("c", 0, &id)).unwrap().id;
+    drop(mounted);
+    f.detach(&id).unwrap();
+    f.delete_group(&made.id).unwrap();
+    f.delete_snapshot(&f.cut("s", &id).id).unwrap();
+    [id, clone].iter().for_each(|id| f.delete(id).unwrap());
+    f.assert_empty();
 }
 
 #[test]

@@ -9,6 +9,30 @@ use wharf_linux::FsType;
 
 use crate::fixture::*;
 
+on_each!(a_pool_without_a_block_left_still_starts_and_lets_go);
+
+/// What must work without room: whatever makes room, and whatever stops the pods that would fill it.
+fn a_pool_without_a_block_left_still_starts_and_lets_go(fs: FsType) {
+    let mut f = Fixture::with(fs, GIB, |_| ());
+    let reflink = f.can_reflink();
+    let [a, b] = ["a", "b"].map(|name| f.raw_volume(name, 16 * MIB).id);
+    f.write(&a, 0, b"data");
+    let (single, group) = (f.cut("s", &a), f.create_group(&group("g", &[&a, &b])).unwrap());
+    f.attach(&b, &block()).unwrap();
+    let ballast = f.fill();
+    f.reopen();
+    assert_eq!(f.can_reflink(), reflink);
+    assert_eq!(f.storage_health().unwrap()[0].reason, "PoolFull");
+    f.detach(&b).unwrap();
+    f.delete_group(&group.id).unwrap();
+    f.delete_snapshot(&single.id).unwrap();
+    f.delete(&b).unwrap();
+    assert_eq!(f.read(&a, 0, 4), b"data");
+    f.delete(&a).unwrap();
+    fs::remove_file(ballast).unwrap();
+    f.assert_empty();
+}
+
 #[test]
 fn a_full_pool_makes_nothing_new_and_says_so() {
     let mut f = Fixture::with(FsType::Xfs, GIB, |_| ());
@@ -79,4 +103,23 @@ fn an_image_that_is_a_symlink_leads_nowhere() {
     let _ = f.delete(&id);
     f.wait_for_purge();
     assert_eq!(fs::read(&precious).unwrap(), vec![1; 16 << 20]);
+}
+
+/// Another file system lies over the pool: nothing of it is to be seen, which does not mean that it is gone.
+#[test]
+fn what_cannot_be_seen_is_not_called_deleted() {
+    let mut f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let snap = f.cut("s", &id).id;
+    let over = Mounted(f.disk.path().to_owned());
+    run("mount", &["-t".as_ref(), "tmpfs".as_ref(), "over".as_ref(), f.disk.path()]);
+    let refused = f.delete(&id).unwrap_err().to_string();
+    assert!(refused.contains("is no pool any more"), "{refused}");
+    f.delete_snapshot(&snap).unwrap_err();
+    drop(over);
+    assert!(f.get(&id).unwrap().is_some());
+    f.reopen();
+    f.delete_snapshot(&snap).unwrap();
+    f.delete(&id).unwrap();
+    f.assert_empty();
 }
