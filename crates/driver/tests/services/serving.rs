@@ -44,6 +44,7 @@ async fn identity_is_derived_from_the_parts() {
         [
             service::Type::ControllerService,
             service::Type::VolumeAccessibilityConstraints,
+            service::Type::SnapshotAccessibilityConstraints,
             service::Type::GroupControllerService,
             service::Type::SnapshotMetadataService,
         ]
