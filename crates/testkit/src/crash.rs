@@ -4,6 +4,7 @@
 //! Only calls with an effect count. Between two of them a driver merely reads and thinks, so "right after
 //! call n" stands for every moment until call n + 1; n = 0 dies right before the first.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -12,8 +13,8 @@ use std::time::Duration;
 
 use rustix::process::{Signal, getpid, kill_process};
 use wharf_linux::{
-    Beneath, Devices, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, Kernel, LoopDevice,
-    LoopOptions, MakeFs, MountRequest, MountTable, Mounts, PathKind, Probe, Result, Usage,
+    Beneath, Devices, Error, Extent, FileStat, Files, Filesystems, Frozen, FsError, FsType, Kernel,
+    LoopDevice, LoopOptions, MakeFs, MountRequest, MountTable, Mounts, PathKind, Probe, Result, Usage,
 };
 
 /// Every call of the seam that changes something. A crash test that has not seen a driver die at each of
@@ -60,7 +61,11 @@ struct Fuse {
     die_after: Option<u64>,
     /// Names of the effects so far, in order; the last one is where it died.
     trace: Mutex<Box<dyn FnMut(&'static str) + Send>>,
+    refuse: Box<Refuse>,
 }
+
+/// Which effects fail, and with which errno.
+type Refuse = dyn Fn(&'static str) -> Option<i32> + Send + Sync;
 
 impl CrashKernel {
     /// Dies right after effect number `die_after` (counted from 1; 0: before the first one). `trace` is told
@@ -70,7 +75,25 @@ impl CrashKernel {
         die_after: Option<u64>,
         trace: impl FnMut(&'static str) + Send + 'static,
     ) -> Self {
-        let fuse = Fuse { count: AtomicU64::new(0), die_after, trace: Mutex::new(Box::new(trace)) };
+        let trace: Box<dyn FnMut(&'static str) + Send> = Box::new(trace);
+        Self::of(
+            inner,
+            Fuse { count: AtomicU64::new(0), die_after, trace: trace.into(), refuse: Box::new(|_| None) },
+        )
+    }
+
+    /// Never dies, but refuses each effect for which `refuse` answers an errno: it does not happen then. The
+    /// question is asked before effects wait for each other, so taking long over it holds up nobody else.
+    pub fn refusing(
+        inner: Arc<dyn Kernel>,
+        refuse: impl Fn(&'static str) -> Option<i32> + Send + Sync + 'static,
+    ) -> Self {
+        let trace: Box<dyn FnMut(&'static str) + Send> = Box::new(|_| ());
+        let refuse = Box::new(refuse);
+        Self::of(inner, Fuse { count: AtomicU64::new(0), die_after: None, trace: trace.into(), refuse })
+    }
+
+    fn of(inner: Arc<dyn Kernel>, fuse: Fuse) -> Self {
         Self { inner, fuse: Arc::new(fuse), copy_pause: Duration::ZERO }
     }
 
@@ -81,8 +104,16 @@ impl CrashKernel {
 }
 
 impl Fuse {
-    fn burn<T>(&self, effect: &'static str, call: impl FnOnce() -> T) -> T {
+    fn burn<T, E: From<Error>>(
+        &self,
+        effect: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
         debug_assert!(EFFECTS.contains(&effect), "{effect} is not in the list of effects");
+        if let Some(errno) = (self.refuse)(effect) {
+            let refused = io::Error::from_raw_os_error(errno);
+            return Err(Error::call(effect, Path::new("(refused by the test)"), refused).into());
+        }
         if self.die_after == Some(0) {
             die();
         }
