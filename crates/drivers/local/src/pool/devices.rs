@@ -60,6 +60,8 @@ impl Core {
         let _claim = self.claims.exclusive(id)?;
         let record = self.ready_volume(id)?.ok_or_else(|| no_volume(id))?;
         self.refuse_copied(id).map_err(DeviceError::InUse)?;
+        // An expansion that failed half-way has left an image of another size than the record says.
+        let record = self.finish_growth(record)?;
         let path = store::image_of(id);
         let stat = self.store.stat(&path).during("look at its image", id)?;
         self.prove_image(id, stat, record.image_inode, record.size).map_err(DeviceError::NotOurs)?;

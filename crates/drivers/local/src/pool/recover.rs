@@ -66,16 +66,18 @@ impl Core {
             }
         };
         let table = self.kernel().mount_table()?;
+        let mut all = true;
         for mount_point in record.mount_points.iter().filter(|path| table.at(path).is_some()) {
             match self.kernel().thaw(mount_point) {
                 Ok(()) => tracing::warn!(mount_point = %mount_point.display(), "thawed after a crash"),
                 Err(error) => {
                     tracing::error!(%error, "could not thaw: run fsfreeze --unfreeze on it");
-                    return Ok(());
+                    all = false;
                 }
             }
         }
-        self.store.remove_file(path)
+        // The note stays for what is still frozen.
+        if all { self.store.remove_file(path) } else { Ok(()) }
     }
 
     fn remove_leftover(&self, leftover: &Leftover) -> wharf_linux::Result<()> {

@@ -85,6 +85,11 @@ impl Core {
     pub(super) fn discard(&self, id: &str) -> Result<(), Fault> {
         let dir = store::dir_of(id);
         let there = self.store.stat(&dir).during("look for its directory", id)?.is_some();
+        if !there && let Err(reason) = self.ready() {
+            // Not to be seen is not gone.
+            let source = Box::new(wharf_linux::Error::State { path: self.store.root.clone(), reason });
+            return Err(Fault { object: id.to_owned(), step: "look for its directory", source });
+        }
         let name = format!("{id}.{}", self.trash.next.fetch_add(1, Ordering::Relaxed));
         let to = Path::new(store::TRASH).join(&name);
         if there {
