@@ -2,6 +2,8 @@
 //!
 //! Start at [`Kernel`], the trait that everything goes through.
 
+#![allow(unsafe_code, reason = "the one crate that speaks to the kernel directly")]
+
 mod bytes;
 mod command;
 mod crc32c;
