@@ -58,6 +58,14 @@ pub enum Error {
         /// What is the matter, and what to do.
         reason: String,
     },
+    /// Somebody uses it, so it was left as it is.
+    #[error("{}: {reason}", path.display())]
+    InUse {
+        /// The object.
+        path: PathBuf,
+        /// By whom, as far as that is known, and what to do.
+        reason: String,
+    },
 }
 
 impl Error {

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, RawFd};
 
 const LOOP_CLR_FD: libc::Ioctl = 0x4C01_u32 as libc::Ioctl;
+const LOOP_SET_STATUS64: libc::Ioctl = 0x4C04_u32 as libc::Ioctl;
 const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05_u32 as libc::Ioctl;
 const LOOP_SET_CAPACITY: libc::Ioctl = 0x4C07_u32 as libc::Ioctl;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A_u32 as libc::Ioctl;
@@ -20,6 +21,8 @@ const FS_IOC_FIEMAP: libc::Ioctl = 0xC020_660B_u32 as libc::Ioctl;
 
 /// No writes through the loop device.
 pub(crate) const LO_FLAGS_READ_ONLY: u32 = 1;
+/// The loop device goes away by itself when it is closed for the last time.
+pub(crate) const LO_FLAGS_AUTOCLEAR: u32 = 4;
 /// The loop device goes past the page cache of its file.
 pub(crate) const LO_FLAGS_DIRECT_IO: u32 = 16;
 
@@ -151,6 +154,12 @@ pub(crate) fn loop_status(device: impl AsFd) -> io::Result<LoopInfo> {
     // SAFETY: `LoopInfo` has the layout of `struct loop_info64`, all plain integers.
     unsafe { ioctl_struct(device, LOOP_GET_STATUS64, &mut info) }?;
     Ok(info)
+}
+
+/// Changes what can be changed of a configured loop device, such as [`LO_FLAGS_AUTOCLEAR`].
+pub(crate) fn loop_set_status(device: impl AsFd, mut info: LoopInfo) -> io::Result<()> {
+    // SAFETY: `LoopInfo` has the layout of `struct loop_info64`, all plain integers.
+    unsafe { ioctl_struct(device, LOOP_SET_STATUS64, &mut info) }.map(drop)
 }
 
 /// Makes the loop device take over its file's size.

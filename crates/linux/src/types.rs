@@ -144,6 +144,9 @@ pub struct LoopDevice {
     pub read_only: bool,
     /// Past the page cache of the pool's file system.
     pub direct_io: bool,
+    /// It goes away by itself when it is closed for the last time, and its number is then another image's: not
+    /// to be handed out.
+    pub going: bool,
 }
 
 /// Device and inode number: the identity of a file.

@@ -28,7 +28,8 @@ impl Fault {
 
     /// Someone still has it open or mounted.
     pub(crate) fn is_busy(&self) -> bool {
-        self.kind() == Some(ErrorKind::ResourceBusy)
+        matches!(*self.source, wharf_linux::Error::InUse { .. })
+            || self.kind() == Some(ErrorKind::ResourceBusy)
     }
 
     fn is_too_large(&self) -> bool {

@@ -128,6 +128,7 @@ fn describe(path: &Path, device: &File) -> Result<LoopDevice> {
         label: String::from_utf8_lossy(label).into_owned(),
         read_only: info.flags & sys::LO_FLAGS_READ_ONLY != 0,
         direct_io: info.flags & sys::LO_FLAGS_DIRECT_IO != 0,
+        going: info.flags & sys::LO_FLAGS_AUTOCLEAR != 0,
     })
 }
 
@@ -140,7 +141,7 @@ pub(super) fn detach(device: &Path) -> Result<()> {
     let Some(number) = device.file_name().and_then(|name| name.to_str()).and_then(number_of) else {
         return Err(Error::State { path: device.to_owned(), reason: "is not a loop device".to_owned() });
     };
-    let in_use = |how: &str| Error::State {
+    let in_use = |how: &str| Error::InUse {
         path: device.to_owned(),
         reason: format!("is in use: {how}; end that and try again"),
     };
@@ -163,11 +164,27 @@ pub(super) fn detach(device: &Path) -> Result<()> {
     let end = Instant::now() + DETACH;
     while has_backing(number) {
         if Instant::now() >= end {
-            return Err(in_use("a process has it open, and it goes when that process closes it"));
+            // Else it would go at some later moment, perhaps when it is in use again.
+            keep(device)?;
+            return Err(in_use("a process has it open"));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
+}
+
+/// Takes back that the device goes away when it is closed; gone already is success.
+fn keep(device: &Path) -> Result<()> {
+    let kept = open(device, false).and_then(|file| {
+        let mut info =
+            sys::loop_status(&file).map_err(|error| Error::call("LOOP_GET_STATUS64", device, error))?;
+        info.flags &= !sys::LO_FLAGS_AUTOCLEAR;
+        sys::loop_set_status(&file, info).map_err(|error| Error::call("LOOP_SET_STATUS64", device, error))
+    });
+    match kept {
+        Err(error) if !matches!(error.errno(), Some(libc::ENXIO | libc::ENODEV)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the device is configured, without opening it.

@@ -101,6 +101,10 @@ impl Core {
     /// A device that is there already and will do.
     fn reusable(&self, record: &VolumeRecord, read_only: bool) -> Result<Option<LoopDevice>, DeviceError> {
         let mut loops = self.loops_of(record)?;
+        // One that waits for its last close would take its number with it, for another volume to get.
+        for device in loops.extract_if(.., |device| device.going) {
+            self.release(&record.id, &device)?;
+        }
         if loops.len() > 1 {
             tracing::warn!(id = record.id, count = loops.len(), "attached more than once, the first is used");
         }
@@ -108,10 +112,7 @@ impl Core {
         loops.sort_by_key(|device| device.read_only);
         match loops.first() {
             Some(device) if device.read_only && !read_only => {
-                self.refuse_mounted(&record.id, device)?;
-                self.kernel()
-                    .loop_detach(&device.path)
-                    .during("let go of its read-only device", &record.id)?;
+                self.release(&record.id, device)?;
                 Ok(None)
             }
             _ => Ok(loops.into_iter().next()),
@@ -144,14 +145,18 @@ impl Core {
         let _claim = self.claims.exclusive(id)?;
         let Some(record) = self.index().volume(id).cloned() else { return Ok(()) };
         for device in self.loops_of(&record)? {
-            self.refuse_mounted(id, &device)?;
-            let detached = self.kernel().loop_detach(&device.path).during("let go of its device", id);
-            detached.map_err(|fault| match fault.is_busy() {
-                true => DeviceError::InUse(format!("{fault}: something has it open")),
-                false => fault.into(),
-            })?;
+            self.release(id, &device)?;
         }
         Ok(())
+    }
+
+    fn release(&self, id: &str, device: &LoopDevice) -> Result<(), DeviceError> {
+        self.refuse_mounted(id, device)?;
+        let detached = self.kernel().loop_detach(&device.path).during("let go of its device", id);
+        detached.map_err(|fault| match fault.is_busy() {
+            true => DeviceError::InUse(fault.to_string()),
+            false => fault.into(),
+        })
     }
 
     /// Makes the device see the volume's present size.

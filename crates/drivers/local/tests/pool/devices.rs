@@ -78,6 +78,35 @@ fn a_device_in_use_is_not_let_go() {
     f.detach(&id).unwrap();
 }
 
+/// A device that went at its last close would leave its number to another volume, and whoever was given the
+/// node in between would read and write that one.
+#[test]
+fn a_device_that_is_open_stays_and_one_that_is_on_its_way_out_is_not_handed_out() {
+    let f = Fixture::new(FsType::Xfs);
+    let id = f.raw_volume("v", 16 * MIB).id;
+    let device = f.attach(&id, &block()).unwrap();
+    let open = fs::File::open(&device.path).unwrap();
+    let refused = f.detach(&id);
+    assert!(matches!(&refused, Err(DeviceError::InUse(why)) if why.contains("has it open")), "{refused:?}");
+    assert_eq!(f.attach(&id, &block()).unwrap(), device);
+    drop(open);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    assert_eq!(f.find(&id).unwrap(), Some(device.clone()));
+
+    // A driver that died while it waited for the close.
+    let open = fs::File::open(&device.path).unwrap();
+    run("losetup", &["-d".as_ref(), &device.path]);
+    let refused = f.attach(&id, &block());
+    assert!(matches!(refused, Err(DeviceError::InUse(_))), "{refused:?}");
+    drop(open);
+    let again = f.attach(&id, &block()).unwrap();
+    let configured = Linux::new().loop_devices().unwrap();
+    assert!(configured.iter().any(|other| other.path == again.path && !other.going), "{configured:?}");
+    f.detach(&id).unwrap();
+    f.delete(&id).unwrap();
+    f.assert_empty();
+}
+
 #[test]
 fn an_image_that_is_not_its_own_is_refused() {
     let mut f = Fixture::new(FsType::Xfs);
