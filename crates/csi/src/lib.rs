@@ -1,4 +1,5 @@
-//! CSI 1.13 and kubelet's plugin registration on the wire: types, [`Client`], socket, error classes.
+//! CSI 1.13 and kubelet's plugin registration on the wire: types, [`Client`], socket, error classes; and the
+//! pages that those who speak it show to probes and Prometheus.
 //!
 //! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
 
@@ -6,6 +7,7 @@ mod class;
 mod client;
 mod deadline;
 mod endpoint;
+mod pages;
 mod redact;
 mod socket;
 
@@ -13,7 +15,8 @@ pub use class::{ErrorClass, Operation, classify};
 pub use client::Client;
 pub use deadline::Calls;
 pub use endpoint::{Endpoint, EndpointError};
-pub use socket::{BindError, SocketFile, bind};
+pub use pages::{Page, serve_pages};
+pub use socket::{BindError, SocketFile, SocketIdentity, bind};
 
 /// CSI: messages, clients and servers of all five services, alpha parts included.
 #[allow(missing_docs, clippy::all, unreachable_pub)]

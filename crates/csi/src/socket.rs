@@ -42,20 +42,21 @@ pub enum BindError {
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
-    identity: Identity,
+    identity: SocketIdentity,
 }
 
 /// Which of the files that may have had this name it is. An inode's number alone is soon given to the next
 /// one, hence the time of its birth, where the file system keeps it.
-#[derive(Debug, PartialEq, Eq)]
-struct Identity {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketIdentity {
     device: u64,
     inode: u64,
     born: Option<SystemTime>,
 }
 
-impl Identity {
-    fn of(path: &Path) -> io::Result<Self> {
+impl SocketIdentity {
+    /// Of what is at `path` now; symlinks are not followed.
+    pub fn of(path: &Path) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
         Ok(Self { device: found.dev(), inode: found.ino(), born: found.created().ok() })
     }
@@ -75,7 +76,7 @@ pub fn bind(endpoint: &Endpoint) -> Result<(UnixListener, SocketFile), BindError
         .set_permissions(Permissions::from_mode(0o600))
         .map_err(failed("set the mode of the socket"))?;
     socket.bind(path).map_err(failed("bind the socket (does its directory exist?)"))?;
-    let identity = Identity::of(path).map_err(failed("look at the socket"))?;
+    let identity = SocketIdentity::of(path).map_err(failed("look at the socket"))?;
     let file = SocketFile { path: path.to_owned(), identity };
     let listener = socket.listen(BACKLOG).map_err(failed("listen on the socket"))?;
     Ok((listener, file))
@@ -100,10 +101,18 @@ fn clear(path: &Path) -> Result<(), BindError> {
     }
 }
 
+impl SocketFile {
+    /// Whether the name still stands for this socket.
+    pub fn is_in_place(&self) -> bool {
+        SocketIdentity::of(&self.path).is_ok_and(|found| found == self.identity)
+    }
+}
+
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let still_ours = Identity::of(&self.path).is_ok_and(|found| found == self.identity);
-        if still_ours && let Err(error) = fs::remove_file(&self.path) {
+        if self.is_in_place()
+            && let Err(error) = fs::remove_file(&self.path)
+        {
             tracing::warn!(path = %self.path.display(), %error, "the socket could not be removed");
         }
     }

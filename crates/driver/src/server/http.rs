@@ -4,22 +4,22 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use wharf_csi::{Page, serve_pages};
 
-use crate::identity::Ready;
+use crate::identity::{Ready, ask};
 use crate::metrics::Metrics;
 
 /// Serves both until it is aborted.
 pub(super) async fn serve(listener: TcpListener, metrics: Metrics, ready: Ready) {
     let pages = move |path: String| {
-        let page = page(&path, &metrics, &ready);
-        async move { page }
+        let (metrics, ready) = (metrics.clone(), ready.clone());
+        async move { page(&path, &metrics, &ready).await }
     };
     serve_pages(listener, pages).await;
 }
 
-fn page(path: &str, metrics: &Metrics, ready: &Ready) -> Page {
+async fn page(path: &str, metrics: &Metrics, ready: &Ready) -> Page {
     match path {
         "/metrics" => Page::metrics(metrics.text()),
-        "/healthz" => match ready() {
+        "/healthz" => match ask(ready).await {
             Ok(()) => Page::text(StatusCode::OK, "ok\n"),
             Err(reason) => Page::text(StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         },
