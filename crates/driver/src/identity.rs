@@ -1,6 +1,7 @@
 //! The Identity service: who the driver is, what it serves, and whether it really can.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tonic::{Request, Response, Status};
 use wharf_csi::v1;
@@ -8,6 +9,20 @@ use wharf_csi::v1::plugin_capability::{Service, Type, VolumeExpansion, service, 
 
 /// Whether the driver can do its work; if not, why.
 pub type Ready = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// How long the driver may take to find out whether it can do its work.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Asks on a thread that may block, and not for ever: a disk that hangs must not hold up every other call.
+pub(crate) async fn ask(ready: &Ready) -> Result<(), String> {
+    let ready = ready.clone();
+    let asked = tokio::task::spawn_blocking(move || ready());
+    match tokio::time::timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Err(format!("whether the driver can do its work was not found out: {error}")),
+        Err(_) => Err(format!("the storage has not answered for {}s: look at its disk", PATIENCE.as_secs())),
+    }
+}
 
 /// Answers from what the builder was given.
 #[derive(Clone)]
@@ -47,9 +62,29 @@ impl v1::identity_server::Identity for IdentityService {
     }
 
     async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
-        match (self.ready)() {
+        match ask(&self.ready).await {
             Ok(()) => Ok(Response::new(v1::ProbeResponse { ready: Some(true) })),
             Err(reason) => Err(Status::failed_precondition(reason)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_told_and_holds_up_nobody() {
+        let (hang_up, hangs) = std::sync::mpsc::channel::<()>();
+        let hangs = std::sync::Mutex::new(hangs);
+        let ready: Ready = Arc::new(move || {
+            let _ = hangs.lock().map(|hangs| hangs.recv());
+            Ok(())
+        });
+        let other = async { "answered" };
+        let (told, other) = tokio::join!(ask(&ready), other);
+        assert!(told.unwrap_err().contains("look at its disk"));
+        assert_eq!(other, "answered");
+        drop(hang_up);
     }
 }

@@ -115,12 +115,17 @@ impl NodeService {
 
     /// The volume exists and may be used so, as far as the backend's controller half knows.
     async fn usable(&self, id: &str, capability: &Capability) -> Result<(), NodeError> {
-        let Some(volumes) = &self.volumes else { return Ok(()) };
-        let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
-        match volumes.refuses(Some(&volume), capability) {
+        match self.refuses(id, capability).await? {
             Some(why) => Err(NodeError::Precondition(why)),
             None => Ok(()),
         }
+    }
+
+    /// Why the volume, which must exist, cannot be used so.
+    async fn refuses(&self, id: &str, capability: &Capability) -> Result<Option<String>, NodeError> {
+        let Some(volumes) = &self.volumes else { return Ok(None) };
+        let volume = volumes.get(id).await?.ok_or_else(no_such_volume)?;
+        Ok(volumes.refuses(Some(&volume), capability))
     }
 
     async fn stage(
@@ -238,13 +243,20 @@ impl NodeService {
         let id = volume_id(request.volume_id)?;
         let path = paths::volume_path("volume_path", &request.volume_path)?;
         let size = validate::size("capacity_range", &request.capacity_range)?;
-        if request.volume_capability.is_some() {
-            validate::capability(&request.volume_capability)?;
-        }
+        let capability = match request.volume_capability {
+            Some(_) => Some(validate::capability(&request.volume_capability)?),
+            None => None,
+        };
         let (this, volume) = (self.clone(), id.clone());
         let capacity = self
             .alone(id, async move {
                 this.exists(&volume).await?;
+                if let Some(capability) = capability
+                    && let Some(why) = this.refuses(&volume, &capability).await?
+                {
+                    // Here, unlike for a stage, CSI's code for this is INVALID_ARGUMENT.
+                    return Err(NodeError::Invalid(why));
+                }
                 let path = path.ok_or_else(|| nowhere(&request.volume_path))?;
                 match &this.family {
                     Family::Block(block) => block.expand(&volume, path, size).await,

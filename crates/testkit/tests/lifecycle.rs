@@ -265,6 +265,15 @@ async fn access_modes_and_read_only_mean_what_they_say() {
     let refused = co.client().node().node_unstage_volume(unstage).await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     fs::write(at.join("file"), "still").unwrap();
+    // An expansion for a use that the volume was not made for.
+    let expand = NodeExpandVolumeRequest {
+        volume_id: id.clone(),
+        volume_path: at.display().to_string(),
+        volume_capability: Some(capability("xfs", Mode::SingleNodeWriter)),
+        ..Default::default()
+    };
+    let refused = co.client().node().node_expand_volume(expand).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
 
     let multi = CreateVolumeRequest {
         name: "shared".to_owned(),

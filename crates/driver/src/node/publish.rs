@@ -76,7 +76,10 @@ fn publish_raw(kernel: &dyn Kernel, device: &Device, publish: &Publish) -> Resul
     // A read-only bind of a device node does not keep anybody from writing to the device.
     if publish.read_only && !device.read_only {
         return Err(NodeError::Precondition(format!(
-            "{} is writable, and a raw device cannot be published read-only; ask for a reader-only access mode",
+            "it is staged for writing as {}, and nothing keeps the user of a writable raw device from writing: \
+             publish it without readonly (Kubernetes: readOnly of the pod's volume) and open it read-only; or use \
+             it as a file system, which can be read-only for one pod; or unstage it everywhere and stage it as \
+             SINGLE_NODE_READER_ONLY",
             device.path.display()
         )));
     }
