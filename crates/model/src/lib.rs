@@ -1,10 +1,44 @@
 //! The vocabulary and rules of Kubernetes storage: slim views of the objects we watch, and pure functions over
 //! them. No I/O, no runtime, no clock but the one handed in.
+//!
+//! Views: one module a kind, from [`claim`] to [`lease`]; only the fields that a rule reads are decoded.
+//! Rules: one module a subject. Words that upstream put into objects are in [`names`].
 
+pub mod attachment;
+pub mod attributes_class;
+pub mod capacity;
+pub mod claim;
+pub mod class;
+pub mod csidriver;
+pub mod csinode;
 mod kind;
+pub mod lease;
 mod meta;
+pub mod names;
+pub mod node;
+pub mod pod;
+mod quantity;
+pub mod secret;
+pub mod selector;
+pub mod snapshot;
 mod time;
+pub mod volume;
+mod words;
 
+pub use attachment::VolumeAttachment;
+pub use attributes_class::VolumeAttributesClass;
+pub use capacity::CSIStorageCapacity;
+pub use claim::{AccessMode, PersistentVolumeClaim, VolumeMode};
+pub use class::StorageClass;
+pub use csidriver::CSIDriver;
+pub use csinode::CSINode;
 pub use kind::{Api, Kind, Scope};
+pub use lease::Lease;
 pub use meta::{Key, Meta, OwnerRef};
+pub use node::Node;
+pub use pod::Pod;
+pub use quantity::{NotAQuantity, Quantity};
+pub use secret::Secret;
+pub use snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 pub use time::Time;
+pub use volume::{PersistentVolume, SecretRef};

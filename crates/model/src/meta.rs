@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
 use crate::Time;
 
@@ -98,5 +98,20 @@ impl Meta {
     /// An annotation's value.
     pub fn annotation(&self, key: &str) -> Option<&str> {
         self.annotations.get(key).map(String::as_str)
+    }
+}
+
+impl Meta {
+    /// For views that use labels and no annotations.
+    pub(crate) fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let meta = Self::deserialize(deserializer)?;
+        Ok(Self { annotations: BTreeMap::new(), ..meta })
+    }
+
+    /// For views of which only names, identity, version and the deletion mark are used.
+    pub(crate) fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Self { name, namespace, uid, resource_version, deletion_timestamp, .. } =
+            Self::deserialize(deserializer)?;
+        Ok(Self { name, namespace, uid, resource_version, deletion_timestamp, ..Self::default() })
     }
 }

@@ -1,0 +1,306 @@
+//! The words that Kubernetes and upstream's sidecars put into objects, letter by letter: whoever finds them there
+//! (upstream after a swap, the scheduler, kubelet) must recognise them. And the rules by which names are made.
+
+/// Annotations.
+pub mod annotation {
+    /// On a claim: the driver that is to provision it.
+    pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+    /// On a claim: the same, as older clusters write it.
+    pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+    /// On a claim: its class, before there was a field.
+    pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+    /// On a claim: the node that the scheduler chose.
+    pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+    /// On a claim: the same, as older clusters write it.
+    pub const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
+    /// On claims and volumes: the driver that took over from an in-tree plugin.
+    pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+    /// On a volume: who made it.
+    pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+    /// On a volume: the name of the secret for deleting it; empty where there is none.
+    pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
+    /// On a volume: that secret's namespace.
+    pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
+    /// On a volume: the name of the secret for modifying it.
+    pub const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
+    /// On a volume: that secret's namespace.
+    pub const MODIFY_SECRET_NAMESPACE: &str = "volume.kubernetes.io/controller-modify-secret-namespace";
+    /// On a snapshot content: `true` allows restoring a file system as a block volume, or the reverse.
+    pub const ALLOW_VOLUME_MODE_CHANGE: &str = "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+    /// On an attachment: what the driver calls the node, for when the CSINode is gone at detach.
+    pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+    /// On a claim: the resizer, for migrated volumes.
+    pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+    /// On a volume: the claim's capacity before an expansion that the node has yet to finish.
+    pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+    /// On a claim: `true` tells kubelet that an expansion needs nothing on the node.
+    pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
+    /// On a Node: what drivers call it, by driver, in JSON. Only the legacy registrar writes it.
+    pub const LEGACY_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+}
+
+/// Finalizers.
+pub mod finalizer {
+    /// On a volume, until the driver has deleted it.
+    pub const PROVISIONER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+    /// On a claim that is being cloned.
+    pub const CLONING_PROTECTION: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+    /// On a snapshot that is being restored from.
+    pub const SNAPSHOT_SOURCE_PROTECTION: &str =
+        "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+
+    /// The attacher's, on volumes and attachments.
+    pub fn attacher(driver: &str) -> String {
+        format!("external-attacher/{}", super::sanitised(driver))
+    }
+}
+
+/// Labels.
+pub mod label {
+    /// On a capacity: the driver.
+    pub const DRIVER_NAME: &str = "csi.storage.k8s.io/drivername";
+    /// On a capacity: who keeps it.
+    pub const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
+
+    /// The value of [`MANAGED_BY`]: of the one provisioner, or of a node's own.
+    pub fn managed_by(node: Option<&str>) -> String {
+        match node {
+            Some(node) => format!("external-provisioner-{node}"),
+            None => "external-provisioner".to_owned(),
+        }
+    }
+}
+
+/// Keys in the parameters and contexts that drivers get.
+pub mod key {
+    /// Extra metadata: the claim's name.
+    pub const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
+    /// Extra metadata: the claim's namespace.
+    pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
+    /// Extra metadata: the volume's name.
+    pub const VOLUME_NAME: &str = "csi.storage.k8s.io/pv/name";
+    /// In a volume's attributes: which provisioner made it.
+    pub const PROVISIONER_IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+}
+
+/// Reasons of events.
+pub mod reason {
+    /// Claim, Normal: work begins, or is left to somebody else.
+    pub const PROVISIONING: &str = "Provisioning";
+    /// Claim, Normal.
+    pub const PROVISIONING_SUCCEEDED: &str = "ProvisioningSucceeded";
+    /// Claim, Warning.
+    pub const PROVISIONING_FAILED: &str = "ProvisioningFailed";
+    /// Claim, Warning: what was made could not be unmade.
+    pub const PROVISIONING_CLEANUP_FAILED: &str = "ProvisioningCleanupFailed";
+    /// Volume, Warning.
+    pub const VOLUME_FAILED_DELETE: &str = "VolumeFailedDelete";
+    /// Claim, Normal.
+    pub const RESIZING: &str = "Resizing";
+    /// Claim, Normal: the node has to do its part.
+    pub const FILE_SYSTEM_RESIZE_REQUIRED: &str = "FileSystemResizeRequired";
+    /// Claim, Normal.
+    pub const VOLUME_RESIZE_SUCCESSFUL: &str = "VolumeResizeSuccessful";
+    /// Claim, Warning.
+    pub const VOLUME_RESIZE_FAILED: &str = "VolumeResizeFailed";
+    /// Claim, Normal.
+    pub const VOLUME_MODIFY: &str = "VolumeModify";
+    /// Claim, Normal.
+    pub const VOLUME_MODIFY_SUCCESSFUL: &str = "VolumeModifySuccessful";
+    /// Claim, Normal.
+    pub const VOLUME_MODIFY_CANCELED: &str = "VolumeModifyCanceled";
+    /// Claim, Warning.
+    pub const VOLUME_MODIFY_FAILED: &str = "VolumeModifyFailed";
+}
+
+/// Conditions of a claim.
+pub mod condition {
+    /// The controller expands the volume.
+    pub const RESIZING: &str = "Resizing";
+    /// The node has to do its part of an expansion.
+    pub const FILE_SYSTEM_RESIZE_PENDING: &str = "FileSystemResizePending";
+    /// The controller's part failed.
+    pub const CONTROLLER_RESIZE_ERROR: &str = "ControllerResizeError";
+    /// The node's part failed.
+    pub const NODE_RESIZE_ERROR: &str = "NodeResizeError";
+    /// The driver was asked to change the volume.
+    pub const MODIFYING_VOLUME: &str = "ModifyingVolume";
+    /// The change failed.
+    pub const MODIFY_VOLUME_ERROR: &str = "ModifyVolumeError";
+}
+
+/// What a sidecar does for a driver, one lease each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LeaseRole {
+    /// external-provisioner.
+    Provisioner,
+    /// external-attacher.
+    Attacher,
+    /// external-resizer.
+    Resizer,
+}
+
+impl LeaseRole {
+    /// The lease that upstream's sidecar of this role would hold, so that the two never act side by side.
+    pub fn lease_name(self, driver: &str) -> String {
+        match self {
+            Self::Provisioner => sanitised(driver),
+            Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
+            Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
+        }
+    }
+}
+
+/// A driver's name as part of another name: all but letters, digits and dashes become dashes, and a dash at the
+/// end gets an `X`.
+pub fn sanitised(name: &str) -> String {
+    let mut name: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '-' }).collect();
+    if name.ends_with('-') {
+        name.push('X');
+    }
+    name
+}
+
+/// How volumes are named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeNaming {
+    /// What stands before the identity; not empty.
+    pub prefix: String,
+    /// How many digits of the identity, without its dashes; `None` leaves it as it is.
+    pub uuid_length: Option<usize>,
+}
+
+impl Default for VolumeNaming {
+    fn default() -> Self {
+        Self { prefix: "pvc".to_owned(), uuid_length: None }
+    }
+}
+
+/// Why there is no name for a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum VolumeNameError {
+    /// `--volume-name-prefix` is empty.
+    #[error("the prefix of volume names is empty: set --volume-name-prefix")]
+    NoPrefix,
+    /// The claim has no identity.
+    #[error("the claim has no UID, so no name can be made for its volume")]
+    NoUid,
+}
+
+impl VolumeNaming {
+    /// The name of a claim's volume, for Kubernetes and for the driver. The same claim always gets the same.
+    pub fn name(&self, claim_uid: &str) -> Result<String, VolumeNameError> {
+        if self.prefix.is_empty() {
+            return Err(VolumeNameError::NoPrefix);
+        }
+        if claim_uid.is_empty() {
+            return Err(VolumeNameError::NoUid);
+        }
+        Ok(match self.uuid_length {
+            None => format!("{}-{claim_uid}", self.prefix),
+            Some(length) => {
+                let digits: String = claim_uid.chars().filter(|&c| c != '-').take(length).collect();
+                format!("{}-{digits}", self.prefix)
+            }
+        })
+    }
+}
+
+/// Whether it is a DNS-1123 label: a namespace's name has to be one.
+pub fn is_dns_label(name: &str) -> bool {
+    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    name.len() <= 63
+        && bytes.first().is_some_and(alphanumeric)
+        && bytes.last().is_some_and(alphanumeric)
+        && bytes.iter().all(|byte| alphanumeric(byte) || *byte == b'-')
+}
+
+/// Whether it is a DNS-1123 subdomain: most objects' names have to be one. Its parts have no limit of their own.
+pub fn is_dns_subdomain(name: &str) -> bool {
+    let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let part = |part: &str| {
+        part.bytes().next().is_some_and(alphanumeric)
+            && part.bytes().next_back().is_some_and(alphanumeric)
+            && part.bytes().all(|byte| alphanumeric(byte) || byte == b'-')
+    };
+    name.len() <= 253 && name.split('.').all(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row "Leader election" of 1.0.
+    #[test]
+    fn leases_are_upstreams() {
+        for (driver, provisioner, attacher, resizer) in [
+            (
+                "hostpath.csi.k8s.io",
+                "hostpath-csi-k8s-io",
+                "external-attacher-leader-hostpath-csi-k8s-io",
+                "external-resizer-hostpath-csi-k8s-io",
+            ),
+            ("a/b", "a-b", "external-attacher-leader-a-b", "external-resizer-a-b"),
+            ("odd_", "odd-X", "external-attacher-leader-odd-X", "external-resizer-odd-X"),
+        ] {
+            assert_eq!(LeaseRole::Provisioner.lease_name(driver), provisioner);
+            assert_eq!(LeaseRole::Attacher.lease_name(driver), attacher);
+            assert_eq!(LeaseRole::Resizer.lease_name(driver), resizer);
+        }
+    }
+
+    /// Row "Attach order" of 1.2.
+    #[test]
+    fn the_attachers_finalizer() {
+        assert_eq!(finalizer::attacher("local.csi.wharf.dev"), "external-attacher/local-csi-wharf-dev");
+        assert_eq!(finalizer::attacher("a."), "external-attacher/a-X");
+    }
+
+    /// Row "Capacity" of 1.1.
+    #[test]
+    fn who_keeps_a_capacity() {
+        assert_eq!(label::managed_by(None), "external-provisioner");
+        assert_eq!(label::managed_by(Some("node-a")), "external-provisioner-node-a");
+    }
+
+    /// Row "PV / volume name" of 1.1.
+    #[test]
+    fn volume_names() {
+        let uid = "0d2b7c51-7a5c-4f2b-9f2e-3a1d5c6b7e80";
+        let naming = |prefix: &str, uuid_length| VolumeNaming { prefix: prefix.into(), uuid_length };
+        for (naming, uid, expected) in [
+            (VolumeNaming::default(), uid, Ok("pvc-0d2b7c51-7a5c-4f2b-9f2e-3a1d5c6b7e80".to_owned())),
+            (naming("kube", None), "u", Ok("kube-u".to_owned())),
+            (naming("pvc", Some(10)), uid, Ok("pvc-0d2b7c517a".to_owned())),
+            (naming("pvc", Some(0)), uid, Ok("pvc-".to_owned())),
+            (naming("pvc", Some(99)), uid, Ok("pvc-0d2b7c517a5c4f2b9f2e3a1d5c6b7e80".to_owned())),
+            (naming("", None), uid, Err(VolumeNameError::NoPrefix)),
+            (naming("pvc", None), "", Err(VolumeNameError::NoUid)),
+        ] {
+            assert_eq!(naming.name(uid), expected);
+        }
+    }
+
+    #[test]
+    fn dns_names() {
+        for (name, label, subdomain) in [
+            ("a", true, true),
+            ("a-1", true, true),
+            ("a.b", false, true),
+            ("", false, false),
+            ("-a", false, false),
+            ("a-", false, false),
+            ("a..b", false, false),
+            (".a", false, false),
+            ("A", false, false),
+            ("a_b", false, false),
+            ("ä", false, false),
+        ] {
+            assert_eq!((is_dns_label(name), is_dns_subdomain(name)), (label, subdomain), "{name:?}");
+        }
+        assert!(is_dns_label(&"a".repeat(63)) && !is_dns_label(&"a".repeat(64)));
+        assert!(is_dns_subdomain(&"a".repeat(253)) && !is_dns_subdomain(&"a".repeat(254)));
+    }
+}
