@@ -1,0 +1,198 @@
+#!/usr/bin/env bash
+# The cluster as seen from inside its namespaces; cluster.sh starts it there and says where everything is.
+#
+#   inside.sh all         the first process: starts everything, and stays
+#   inside.sh join NODE   one more node
+set -euo pipefail
+: "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES:?}" "${STORE:?}"
+PKI=$RUN/pki
+SERVER=https://127.0.0.1:$((PORTS + 2))
+export KUBECONFIG=$RUN/kubeconfig
+
+# Directories whose names are fixed in some program: ours show what the machine has, and keep what is written to
+# them to themselves.
+private_directories() {
+  local dir layers=$RUN/private
+  mkdir "$layers"
+  mount -t tmpfs tmpfs "$layers"
+  for dir in /run /var/lib /var/log /opt; do
+    mkdir -p "$layers$dir"/{upper,work}
+    mount -t overlay overlay -o "lowerdir=$dir,upperdir=$layers$dir/upper,workdir=$layers$dir/work" "$dir"
+  done
+  # What we mount is to reach the containers that ask for it.
+  mount --make-rshared /
+}
+
+certificate() { # NAME SUBJECT
+  openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$PKI/$1.key" -subj "$2" |
+    openssl x509 -req -CA "$PKI/ca.crt" -CAkey "$PKI/ca.key" -days 3650 -out "$PKI/$1.crt" -extfile <(
+      echo 'subjectAltName=DNS:localhost,DNS:kubernetes.default.svc,IP:127.0.0.1,IP:10.96.0.1'
+      echo 'extendedKeyUsage=serverAuth,clientAuth'
+    )
+}
+
+credentials() {
+  openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout "$PKI/ca.key" \
+    -out "$PKI/ca.crt" -subj /CN=wharf-test-cluster -days 3650
+  certificate apiserver /CN=kube-apiserver
+  certificate admin /O=system:masters/CN=admin
+  # The API server does not check it.
+  certificate kubelet /O=system:nodes/CN=kubelet
+  openssl ecparam -name prime256v1 -genkey -noout -out "$PKI/service-accounts.key"
+  cat >"$KUBECONFIG" <<END
+apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "$SERVER", certificate-authority: $PKI/ca.crt}}]
+users: [{name: admin, user: {client-certificate: $PKI/admin.crt, client-key: $PKI/admin.key}}]
+contexts: [{name: test, context: {cluster: test, user: admin}}]
+current-context: test
+END
+}
+
+# start NAME COMMAND...: again whenever it ends, so that tests can kill it.
+start() {
+  local name=$1
+  shift
+  (
+    set +e
+    while :; do
+      "$@" </dev/null >>"$RUN/log/$name.log" 2>&1 &
+      echo $! >"$RUN/pid/$name"
+      wait $!
+      sleep 0.2
+    done
+  ) </dev/null >/dev/null 2>&1 &
+}
+
+# eventually SECONDS COMMAND...: until it succeeds; its last words if it does not.
+eventually() {
+  local until=$((SECONDS + $1))
+  shift
+  while ! "$@" >/dev/null 2>&1; do
+    if ((SECONDS >= until)); then
+      "$@"
+      return
+    fi
+    sleep 0.1
+  done
+}
+
+kubectl() { "$BIN/kubectl" "$@"; }
+
+control_plane() {
+  # shellcheck disable=SC2086 # several flags
+  start etcd "$STORE" --data-dir "$RUN/etcd" --log-level warn \
+    --listen-client-urls "http://127.0.0.1:$PORTS" --advertise-client-urls "http://127.0.0.1:$PORTS" \
+    --listen-peer-urls "http://127.0.0.1:$((PORTS + 1))" \
+    --initial-advertise-peer-urls "http://127.0.0.1:$((PORTS + 1))" \
+    --initial-cluster "default=http://127.0.0.1:$((PORTS + 1))" $EXTRA_ETCD_FLAGS
+  start kube-apiserver "$BIN/kube-apiserver" --etcd-servers "http://127.0.0.1:$PORTS" \
+    --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port $((PORTS + 2)) \
+    --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \
+    --client-ca-file "$PKI/ca.crt" --authorization-mode Node,RBAC --allow-privileged=true \
+    --kubelet-client-certificate "$PKI/admin.crt" --kubelet-client-key "$PKI/admin.key" \
+    --kubelet-preferred-address-types InternalIP --service-cluster-ip-range 10.96.0.0/16 \
+    --service-account-issuer https://kubernetes.default.svc --endpoint-reconciler-type none \
+    --service-account-key-file "$PKI/service-accounts.key" \
+    --service-account-signing-key-file "$PKI/service-accounts.key"
+}
+
+controllers() {
+  # shellcheck disable=SC2086 # several flags
+  start kube-controller-manager "$BIN/kube-controller-manager" --kubeconfig "$KUBECONFIG" --leader-elect=false \
+    --bind-address 127.0.0.1 --secure-port $((PORTS + 3)) --root-ca-file "$PKI/ca.crt" \
+    --service-account-private-key-file "$PKI/service-accounts.key" $EXTRA_CONTROLLER_MANAGER_FLAGS
+  start kube-scheduler "$BIN/kube-scheduler" --kubeconfig "$KUBECONFIG" --leader-elect=false \
+    --bind-address 127.0.0.1 --secure-port $((PORTS + 4))
+}
+
+containerd_import() { ctr --address "$1" --namespace k8s.io images import "$RUN/images.tar"; }
+
+# node NAME: a containerd and a kubelet of its own.
+node() {
+  local name=$1 dir=$RUN/$1 index port
+  index=$(wc -l <"$RUN/nodes")
+  echo "$name" >>"$RUN/nodes"
+  port=$((PORTS + 10 + 10 * index))
+  mkdir -p "$dir/cni" "$dir/kubelet" "$dir/pods"
+  cat >"$dir/containerd.toml" <<END
+version = 2
+root = "$dir/containerd"
+state = "$dir/containerd-state"
+[grpc]
+  address = "$dir/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.k8s.io/pause:3.10"
+  netns_mounts_under_state_dir = true
+  # Where CAP_SYS_RESOURCE is missing, runc cannot lower the score, and fails.
+  restrict_oom_score_adj = true
+  stream_server_port = "$((port + 2))"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$dir/cni"
+END
+  cat >"$dir/cni/10-ptp.conflist" <<END
+{"cniVersion": "0.4.0", "name": "wharf-$PORTS-$name", "plugins": [{"type": "ptp", "ipam": {"type": "host-local",
+  "subnet": "10.$((128 + PORTS / 100 % 100)).$index.0/24", "dataDir": "$dir/ipam"}}]}
+END
+  # cgroup v1 is what some test machines have: kubelet 1.34 is the last that works there, if told to.
+  # Volume statistics are looked at once a minute otherwise, and a test would wait for that.
+  cat >"$dir/kubelet.yaml" <<END
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication: {x509: {clientCAFile: $PKI/ca.crt}, anonymous: {enabled: false}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+containerRuntimeEndpoint: unix://$dir/containerd.sock
+port: $port
+healthzPort: $((port + 1))
+podLogsDir: $dir/pods
+volumePluginDir: $dir/kubelet/volume-plugins
+volumeStatsAggPeriod: 2s
+cgroupDriver: cgroupfs
+cgroupsPerQOS: false
+enforceNodeAllocatable: []
+failCgroupV1: false
+failSwapOn: false
+makeIPTablesUtilChains: false
+tlsCertFile: $PKI/kubelet.crt
+tlsPrivateKeyFile: $PKI/kubelet.key
+resolvConf: ""
+evictionHard: {nodefs.available: "1%", imagefs.available: "1%"}
+imageGCHighThresholdPercent: 99
+imageGCLowThresholdPercent: 98
+END
+  start "containerd-$name" containerd --config "$dir/containerd.toml"
+  eventually 60 containerd_import "$dir/containerd.sock"
+  start "kubelet-$name" "$BIN/kubelet" --config "$dir/kubelet.yaml" --kubeconfig "$KUBECONFIG" \
+    --hostname-override "$name" --root-dir "$dir/kubelet"
+}
+
+# ready NAME: the node is, and pods can be made: they need their namespace's service account.
+ready() {
+  kubectl wait --for=create "node/$1" --timeout=90s
+  kubectl wait --for=condition=Ready "node/$1" --timeout=90s
+  kubectl wait --for=create serviceaccount/default --timeout=30s
+}
+
+all() {
+  local name
+  touch "$RUN/nodes"
+  private_directories
+  credentials
+  control_plane
+  "$(dirname "$0")/images.py" "$(command -v busybox)" "$RUN/images.tar"
+  eventually 120 kubectl get --raw /readyz
+  controllers
+  for name in $NODES; do node "$name"; done
+  for name in $NODES; do ready "$name"; done
+  touch "$RUN/ready"
+  # As the first process we are everybody's parent in the end, and bash takes note of those who die.
+  while :; do sleep infinity & wait $!; done
+}
+
+join() {
+  node "$1"
+  ready "$1"
+}
+
+"$@"
