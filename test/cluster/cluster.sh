@@ -155,9 +155,9 @@ keep() {
   mount --bind "$RUN" "$RUN"
   mount --make-private "$RUN"
   mount --make-shared "$RUN"
-  "$@" <&0 9>&- >/dev/null &
+  # Both are killed when we are; the kernel then kills everything in the namespace.
+  setpriv --pdeathsig KILL "$@" <&0 9>&- >/dev/null 2>&1 &
   WATCH=$!
-  # Killed when we are; the kernel then kills everything in the namespace.
   setpriv --pdeathsig KILL unshare --mount --propagation slave --pid --mount-proc --fork --kill-child=KILL \
     "$HERE/inside.sh" all 9>&- </dev/null >"$RUN/log/inside.log" 2>&1 &
   INSIDE=$!
@@ -178,9 +178,10 @@ keep() {
 
 release() {
   local first
-  # Its first process ends when all others in the namespace have, and unshare after that.
-  if [ -n "$INSIDE" ] && first=$(pgrep --parent "$INSIDE"); then kill -KILL "$first" 2>/dev/null || true; fi
-  kill -KILL ${INSIDE:+"$INSIDE"} ${WATCH:+"$WATCH"} 2>/dev/null || true
+  # The first process of the namespace is gone when all others in it are, and unshare after that: so unshare itself
+  # is killed only where it has not come so far.
+  first=$(pgrep --parent "${INSIDE:-0}") || first=$INSIDE
+  kill -KILL ${first:+"$first"} ${WATCH:+"$WATCH"} 2>/dev/null || true
   # One by one, since bash then does not tell how they died: it is as it should be.
   wait "$INSIDE" 2>/dev/null || true
   wait "$WATCH" 2>/dev/null || true

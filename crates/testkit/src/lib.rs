@@ -1,12 +1,14 @@
-//! Throwaway pools, a kernel that dies on demand, drivers as child processes, and an orchestrator that calls
+//! Throwaway pools and clusters, a kernel that dies on demand, drivers as child processes, and an orchestrator that calls
 //! them: for tests only, never in the released binary. A failed expectation panics, as in any test.
 
+mod cluster;
 mod crash;
 mod driver;
 mod leftovers;
 mod orchestrator;
 mod pool;
 
+pub use cluster::{Beside, TestCluster};
 pub use crash::{CrashKernel, EFFECTS};
 pub use driver::{DriverOptions, TestDriver};
 pub use leftovers::{leftovers, loop_devices_on};

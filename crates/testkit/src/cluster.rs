@@ -1,0 +1,228 @@
+//! A real Kubernetes for one test: started by `test/cluster/cluster.sh`, gone with all its processes, mounts,
+//! cgroups and files when the value is dropped, and also when the test is killed. One runs at a time on a
+//! machine; the next one waits. Tests that use it are `ignored` and in a module named `cluster`: that is what
+//! `make test-cluster` runs.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/cluster/cluster.sh");
+const NODES: [&str; 2] = ["node-a", "node-b"];
+
+/// A running cluster of two nodes, `node-a` and `node-b`.
+pub struct TestCluster {
+    /// Ends the cluster when its stdin ends.
+    keeper: Child,
+    run: PathBuf,
+}
+
+impl TestCluster {
+    /// Starts a cluster: both nodes are Ready, and pods can be made in the namespace `default`.
+    pub fn start() -> Self {
+        let mut keeper = Command::new(SCRIPT)
+            .arg("run")
+            .env("NODES", NODES.join(" "))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Ctrl-C is for the test; the cluster ends after it, and in order.
+            .process_group(0)
+            .spawn()
+            .expect("cluster.sh");
+        let mut line = String::new();
+        let stdout = keeper.stdout.take().expect("a piped stdout");
+        BufReader::new(stdout).read_line(&mut line).expect("the output of cluster.sh");
+        let run = Path::new(line.trim_end()).parent().map(Path::to_owned).unwrap_or_default();
+        let cluster = Self { keeper, run };
+        assert!(!line.is_empty(), "cluster.sh told above why there is no cluster");
+        cluster
+    }
+
+    /// Credentials of an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.run.join("kubeconfig")
+    }
+
+    /// The names of the nodes it has started with.
+    pub fn nodes(&self) -> &'static [&'static str] {
+        &NODES
+    }
+
+    /// The root directory of a node's kubelet. What is mounted below it appears at that kubelet.
+    pub fn kubelet_root(&self, node: &str) -> PathBuf {
+        self.run.join(node).join("kubelet")
+    }
+
+    /// Adds a node and waits until it is Ready.
+    pub fn join(&self, node: &str) {
+        self.script(&["join", node]);
+    }
+
+    /// Sends a signal ("KILL", "STOP", "CONT") to `etcd`, `kube-apiserver`, `kube-controller-manager`,
+    /// `kube-scheduler`, `containerd-<node>` or `kubelet-<node>`. One that dies is started again at once.
+    pub fn signal(&self, program: &str, signal: &str) {
+        self.script(&["signal", program, signal]);
+    }
+
+    /// What a program of the cluster has logged; the names are those of [`TestCluster::signal`].
+    pub fn log(&self, program: &str) -> String {
+        let text = fs::read(self.run.join("log").join(format!("{program}.log"))).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    /// Runs kubectl and returns what it prints.
+    pub fn kubectl(&self, args: &[&str]) -> String {
+        self.try_kubectl(args).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Runs kubectl; the error is what it complains about.
+    pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
+        let output = self.kubectl_command(args).stdin(Stdio::null()).output().expect("kubectl");
+        printed(&format!("kubectl {}", args.join(" ")), &output)
+    }
+
+    /// Creates or changes the objects that a YAML text holds.
+    pub fn apply(&self, yaml: &str) {
+        let mut child = self
+            .kubectl_command(&["apply", "--filename", "-"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("kubectl");
+        let mut stdin = child.stdin.take().expect("a piped stdin");
+        stdin.write_all(yaml.as_bytes()).expect("giving kubectl its input");
+        drop(stdin);
+        let output = child.wait_with_output().expect("kubectl");
+        printed("kubectl apply", &output).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    }
+
+    /// Waits until an object (`pod/name`) is as `kubectl wait --for` says: `condition=Ready`, `delete`,
+    /// `create`, `jsonpath={.status.phase}=Bound`. Tells about the object if it does not come to that.
+    pub fn wait_for(&self, object: &str, state: &str, timeout: Duration) {
+        let (state, time) = (format!("--for={state}"), format!("--timeout={}s", timeout.as_secs()));
+        if let Err(error) = self.try_kubectl(&["wait", object, &state, &time]) {
+            let story = self.try_kubectl(&["describe", object]).unwrap_or_else(|error| error);
+            panic!("{error}\n{story}");
+        }
+    }
+
+    /// Asks every 200 ms until there is an answer.
+    pub fn eventually<T>(&self, what: &str, timeout: Duration, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
+        let until = Instant::now() + timeout;
+        loop {
+            if let Some(answer) = ask(self) {
+                return answer;
+            }
+            assert!(Instant::now() < until, "not within {timeout:?}: {what}");
+            sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// The metrics of a node's kubelet.
+    pub fn kubelet_metrics(&self, node: &str) -> String {
+        self.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")])
+    }
+
+    /// Where everything of it is kept.
+    pub fn directory(&self) -> &Path {
+        &self.run
+    }
+
+    fn kubectl_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.run.join("bin/kubectl"));
+        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
+        command
+    }
+
+    /// The ends of all logs, for a test that failed.
+    fn last_words(&self) -> String {
+        let mut words = String::new();
+        for entry in fs::read_dir(self.run.join("log")).into_iter().flatten().flatten() {
+            let text = String::from_utf8_lossy(&fs::read(entry.path()).unwrap_or_default()).into_owned();
+            let lines: Vec<&str> = text.lines().collect();
+            let end = lines[lines.len().saturating_sub(15)..].join("\n");
+            // Writing to a String cannot fail.
+            let _ = writeln!(words, "== {}\n{end}", entry.path().display());
+        }
+        words
+    }
+
+    fn script(&self, args: &[&str]) {
+        let output = Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("cluster.sh");
+        printed(&format!("cluster.sh {}", args.join(" ")), &output).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.last_words());
+        }
+        drop(self.keeper.stdin.take());
+        if let Err(error) = self.keeper.wait() {
+            eprintln!("cluster.sh: {error}");
+        }
+    }
+}
+
+/// A program beside the cluster, such as a driver: killed when the value is dropped, or when its test dies.
+pub struct Beside {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    /// Starts a program; it logs to a file.
+    pub fn start(program: &Path, args: &[&str], log: &Path) -> Self {
+        let file = fs::File::options().create(true).append(true).open(log).expect("opening the log");
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL"])
+            .arg(program)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(file)
+            .spawn()
+            .expect("setpriv");
+        Self { child, log: log.to_owned() }
+    }
+
+    /// What it has logged so far.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
+    }
+
+    /// SIGTERM, and waits for a clean end.
+    pub fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let status = self.child.wait().expect("waiting for it");
+        assert!(status.success(), "it ended with {status}:\n{}", self.log());
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        // Dead already is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("== {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// What a program prints, or why it failed.
+fn printed(what: &str, output: &Output) -> Result<String, String> {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{what}: {}: {}", output.status, stderr.trim()))
+}
