@@ -4,6 +4,7 @@
 //! Views: one module a kind, from [`claim`] to [`lease`]; only the fields that a rule reads are decoded.
 //! Rules: one module a subject. Words that upstream put into objects are in [`names`].
 
+pub mod access;
 pub mod attachment;
 pub mod attributes_class;
 pub mod capacity;
@@ -16,12 +17,15 @@ pub mod lease;
 mod meta;
 pub mod names;
 pub mod node;
+pub mod parameters;
 pub mod pod;
 mod quantity;
 pub mod secret;
+pub mod secrets;
 pub mod selector;
 pub mod snapshot;
 mod time;
+pub mod topology;
 pub mod volume;
 mod words;
 

@@ -11,7 +11,7 @@ use wharf_model::{
 };
 
 fn read<K: Kind>(value: serde_json::Value) -> K {
-    serde_json::from_value(value).unwrap()
+    serde_json::from_value(value).expect("a readable object")
 }
 
 #[test]
