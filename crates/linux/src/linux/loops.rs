@@ -24,6 +24,10 @@ const LABEL: usize = 63;
 /// How often we lose the race for a free device before we say so.
 const ATTEMPTS: u32 = 200;
 
+/// How long a mount may outlive its unmount: a container that is being started has a copy of all mounts for a
+/// moment, and with it a claim on the device.
+const UNCLAIM: Duration = Duration::from_secs(2);
+
 /// How long a detached device may take to let go of its image.
 const DETACH: Duration = Duration::from_secs(5);
 
@@ -148,11 +152,19 @@ pub(super) fn detach(device: &Path) -> Result<()> {
     // Exclusively: a mount, a device mapper or a RAID on top holds the same claim, and the kernel would
     // otherwise only note that the device is to go when they close it.
     let exclusive = OFlags::EXCL | OFlags::CLOEXEC;
-    let file = match rustix::fs::open(device, exclusive | OFlags::RDONLY, Mode::empty()) {
-        Ok(fd) => fd,
-        Err(rustix::io::Errno::BUSY) => return Err(in_use("mounted, or claimed by another driver")),
-        Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => return Ok(()),
-        Err(errno) => return Err(Error::call("open", device, errno)),
+    let patience = Instant::now() + UNCLAIM;
+    let file = loop {
+        match rustix::fs::open(device, exclusive | OFlags::RDONLY, Mode::empty()) {
+            Ok(fd) => break fd,
+            Err(rustix::io::Errno::BUSY) if Instant::now() < patience => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(rustix::io::Errno::BUSY) => return Err(in_use("mounted, or claimed by another driver")),
+            Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {
+                return Ok(());
+            }
+            Err(errno) => return Err(Error::call("open", device, errno)),
+        }
     };
     match sys::loop_clear(&file) {
         Ok(()) => {}
