@@ -159,7 +159,11 @@ pub(super) fn detach(device: &Path) -> Result<()> {
             Err(rustix::io::Errno::BUSY) if Instant::now() < patience => {
                 std::thread::sleep(Duration::from_millis(20));
             }
-            Err(rustix::io::Errno::BUSY) => return Err(in_use("mounted, or claimed by another driver")),
+            Err(rustix::io::Errno::BUSY) => {
+                return Err(in_use(
+                    "mounted (perhaps in another mount namespace), or claimed by another driver",
+                ));
+            }
             Err(rustix::io::Errno::NXIO | rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {
                 return Ok(());
             }
