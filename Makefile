@@ -1,6 +1,6 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-cargo test-sanity test-vm test-all bench fmt clippy tools
+.PHONY: help build demo test test-cargo test-sanity test-vm test-cluster test-all bench fmt clippy tools
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -23,8 +23,11 @@ test-sanity: tools ## csi-sanity against the local driver and the SDK's example
 test-vm: tools ## what needs a kernel of its own
 	hack/test.sh vm
 
+test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (10 minutes)
+	hack/test.sh cluster
+
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity vm soak
+	hack/test.sh cargo sanity vm cluster soak
 
 bench: tools ## measure, as ratios within one run
 	bench/run.sh

@@ -4,7 +4,8 @@
 #   cargo    every crate's own tests: rules as tables, properties, and the real kernel
 #   sanity   csi-sanity against our drivers
 #   vm       what needs a kernel of its own
-#   soak     what takes long: the cargo tests that are marked `ignored`
+#   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
+#   soak     what takes long: the other cargo tests marked `ignored`
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -28,14 +29,23 @@ tier() {
   passed=$((passed + good)) failed=$((failed + bad))
 }
 
+# One after the other, since there is one cluster at a time. The binary that they run is not theirs, so cargo does
+# not build it by itself.
+cluster() {
+  "$ROOT/hack/tools.sh" cluster &&
+    cargo build --quiet --package wharf &&
+    cargo test --workspace --no-fail-fast -- --ignored --test-threads=1 cluster::
+}
+
 cd "$ROOT"
 for name in "$@"; do
   case $name in
     cargo) tier cargo '^test result: ' cargo test --workspace --no-fail-fast ;;
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
-    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored ;;
-    *) die "there is no tier $name: cargo, sanity, vm, soak" ;;
+    cluster) tier cluster '^test result: ' cluster ;;
+    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: ;;
+    *) die "there is no tier $name: cargo, sanity, vm, cluster, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the other commands need and this machine lacks: Debian packages (as root, by apt-get), and
 # csi-sanity, built from the versions pinned in test/sanity. Does nothing where everything is there.
+#
+#   tools.sh           what everything but the cluster needs
+#   tools.sh cluster   what the test cluster needs: containers, and Kubernetes, whose build takes minutes
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -8,11 +11,9 @@ source "$(dirname "$0")/lib.sh"
 SANITY_VERSION=5.6.0
 sanity=$CACHE/csi-sanity-$SANITY_VERSION/csi-sanity
 
-packages() {
-  local missing=() program package
-  while read -r program package; do
-    command -v "$program" >/dev/null || missing+=("$package")
-  done <<'END'
+# What the commands need, as lines of: program package.
+for_all() {
+  cat <<'END'
 mkfs.xfs xfsprogs
 mkfs.btrfs btrfs-progs
 mkfs.ext4 e2fsprogs
@@ -23,6 +24,26 @@ qemu-system-x86_64 qemu-system-x86
 cpio cpio
 depmod kmod
 END
+}
+
+for_cluster() {
+  cat <<'END'
+containerd containerd
+runc runc
+/usr/lib/cni/ptp containernetworking-plugins
+openssl openssl
+python3 python3
+setpriv util-linux
+pgrep procps
+END
+}
+
+# packages LINES: installs the packages whose programs are missing.
+packages() {
+  local missing=() program package
+  while read -r program package; do
+    command -v "$program" >/dev/null || missing+=("$package")
+  done <<<"$1"
   # Any busybox has the name; only this one runs where there are no libraries.
   dpkg-query --show --showformat '${db:Status-Status}' busybox-static 2>/dev/null | grep -qx installed ||
     missing+=(busybox-static)
@@ -46,5 +67,14 @@ csi_sanity() {
   mv "$sanity.$$" "$sanity"
 }
 
-packages
-csi_sanity
+case ${1:-} in
+  '')
+    packages "$(for_all)"
+    csi_sanity
+    ;;
+  cluster)
+    packages "$(for_cluster)"
+    "$ROOT/test/cluster/cluster.sh" build
+    ;;
+  *) die "cluster, or nothing" ;;
+esac
