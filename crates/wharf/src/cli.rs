@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
 use crate::local::{self, LocalArgs};
+use crate::sidecar::{self, SidecarArgs};
 
 /// Kubernetes CSI storage in one binary.
 #[derive(Debug, Parser)]
@@ -47,15 +48,16 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Command {
     Driver(DriverArgs),
+    Sidecar(SidecarArgs),
     Local(LocalArgs),
     Csi(CsiArgs),
 }
 
 impl Cli {
-    /// How much is logged if nobody says: drivers tell what they do, tools only what is wrong.
+    /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) => "info",
+            Command::Driver(_) | Command::Sidecar(_) => "info",
             Command::Local(_) | Command::Csi(_) => "warn",
         }
     }
@@ -64,6 +66,7 @@ impl Cli {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Driver(args) => driver::run(args).await,
+            Command::Sidecar(args) => sidecar::run(args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
         }

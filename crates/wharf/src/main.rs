@@ -1,4 +1,5 @@
-//! The binary: roles as subcommands. Exit status 0 is done, 1 failed, 2 not understood.
+//! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
+//! done, 1 failed, 2 not understood.
 
 mod cli;
 mod csi;
@@ -6,31 +7,74 @@ mod driver;
 mod local;
 mod log;
 mod output;
+mod sidecar;
+mod signal;
 mod size;
 
+use std::future::Future;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Parser;
 
-use crate::cli::Cli;
+use crate::cli::{Cli, LogArgs};
+use crate::sidecar::{Asked, Program};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match run(cli) {
+    match std::env::args_os().next().and_then(|argv0| Program::called(&argv0)) {
+        Some(program) => stand_in(program),
+        None => {
+            let cli = Cli::parse();
+            let (log, level) = (cli.log.clone(), cli.default_log_level());
+            run(&log, level, || cli.run())
+        }
+    }
+}
+
+/// Does the work of an upstream sidecar.
+fn stand_in(program: Program) -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    match program.asked(&words, std::env::var("RUST_LOG").ok()) {
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+        Ok(Asked::Text(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(Asked::Nothing) => ExitCode::SUCCESS,
+        Ok(Asked::Run { node, log, warnings }) => run(&log, "info", || async {
+            for warning in warnings {
+                tracing::warn!("{warning}");
+            }
+            sidecar::serve(node).await
+        }),
+    }
+}
+
+/// Runs `work` to its end. It is made within: only there is a log.
+fn run<F: Future<Output = anyhow::Result<()>>>(
+    log: &LogArgs,
+    level: &str,
+    work: impl FnOnce() -> F,
+) -> ExitCode {
+    let run = || {
+        log::init(log, level)?;
+        // One thread: a driver mostly waits for the kernel, and stays small that way. What blocks goes to
+        // tokio's blocking threads.
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("start the runtime")?;
+        runtime.block_on(async { work().await })
+    };
+    match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error:#}");
             ExitCode::FAILURE
         }
     }
-}
-
-fn run(cli: Cli) -> anyhow::Result<()> {
-    log::init(&cli.log, cli.default_log_level())?;
-    // One thread: a driver mostly waits for the kernel, and stays small that way. What blocks goes to
-    // tokio's blocking threads.
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?;
-    runtime.block_on(cli.run())
 }

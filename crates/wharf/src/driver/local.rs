@@ -10,6 +10,8 @@ use wharf_driver::ServeOptions;
 use wharf_driver_local::Config;
 use wharf_linux::Linux;
 
+use crate::signal::stop_signal;
+
 const EXPLANATION: &str = "\
 A pool is a directory on a local file system. Each volume is an image file in it, attached through a loop
 device. On xfs and btrfs snapshots and clones share blocks and are instant; on other file systems they are
@@ -69,7 +71,7 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
     } = args;
     let config = Config { node_id, pool, attach, overcommit, warn_threshold, full_threshold, max_volumes };
     // Before anything else: a signal that comes while the pool recovers must not be lost.
-    let stop = super::stop_signal()?;
+    let stop = stop_signal()?;
     // Opening recovers, which may take a while and blocks.
     let driver =
         tokio::task::spawn_blocking(move || wharf_driver_local::driver(Arc::new(Linux::new()), config))

@@ -1,0 +1,274 @@
+//! Flags as Go's programs take them: one dash or two, `--flag=value` or `--flag value`, booleans without a
+//! value. Each flag of a program stands in a table, which says what becomes of it here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A flag of an upstream program.
+#[derive(Debug)]
+pub(super) struct Flag {
+    /// Without dashes.
+    pub(super) name: &'static str,
+    pub(super) takes: Takes,
+    /// Upstream's default.
+    pub(super) default: &'static str,
+    pub(super) becomes: Becomes,
+}
+
+/// What a flag takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takes {
+    /// Nothing, or `=true` and `=false`.
+    Bool,
+    Text,
+    Number,
+    /// As Go writes them: `1m30s`.
+    Duration,
+}
+
+/// What becomes of a flag here; in words, for the documentation.
+#[derive(Debug)]
+pub(super) enum Becomes {
+    /// It means what it means upstream.
+    Same(&'static str),
+    /// It is accepted with a warning and means nothing, for this reason.
+    Ignored(&'static str),
+}
+
+/// What was on the command line.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Given {
+    values: BTreeMap<&'static str, String>,
+    /// What was accepted and means nothing.
+    pub(super) warnings: Vec<String>,
+    /// `-h` or `-help`.
+    pub(super) help: bool,
+}
+
+/// What is wrong with a command line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct FlagError(pub(super) String);
+
+/// Reads a command line. As in Go, the last of several wins, and the first word that is no flag ends it.
+pub(super) fn parse(flags: &[&'static Flag], words: &[String]) -> Result<Given, FlagError> {
+    let mut given = Given::default();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let bare = match word.strip_prefix("--").or_else(|| word.strip_prefix('-')) {
+            // `--` ends the flags, too.
+            Some("") if word == "--" => None,
+            Some("") | None => Some(word),
+            Some(bare) => {
+                read(flags, word, bare, &mut words, &mut given)?;
+                continue;
+            }
+        };
+        let rest: Vec<&String> = bare.into_iter().chain(words.by_ref()).collect();
+        if !rest.is_empty() {
+            given.warnings.push(format!("not flags, ignored with all that follows: {rest:?}"));
+        }
+        break;
+    }
+    Ok(given)
+}
+
+fn read<'a>(
+    flags: &[&'static Flag],
+    word: &str,
+    bare: &str,
+    words: &mut impl Iterator<Item = &'a String>,
+    given: &mut Given,
+) -> Result<(), FlagError> {
+    let (name, value) = match bare.split_once('=') {
+        Some((name, value)) => (name, Some(value.to_owned())),
+        None => (bare, None),
+    };
+    let Some(flag) = flags.iter().find(|flag| flag.name == name) else {
+        if ["h", "help"].contains(&name) {
+            given.help = true;
+            return Ok(());
+        }
+        return Err(FlagError(format!("there is no flag {word:?}; -help lists them all")));
+    };
+    let value = match (value, flag.takes) {
+        (Some(value), _) => value,
+        (None, Takes::Bool) => "true".to_owned(),
+        (None, _) => words.next().cloned().ok_or_else(|| FlagError(format!("flag -{name} needs a value")))?,
+    };
+    let fits = match flag.takes {
+        Takes::Bool => parse_bool(&value).is_some(),
+        Takes::Text => true,
+        Takes::Number => value.parse::<i64>().is_ok(),
+        Takes::Duration => parse_duration(&value).is_some(),
+    };
+    if !fits {
+        let kind = flag.takes.name();
+        return Err(FlagError(format!("flag -{name}: {value:?} is not a {kind}")));
+    }
+    if let Becomes::Ignored(reason) = flag.becomes {
+        given.warnings.push(format!("flag -{name} is ignored: {reason}"));
+    }
+    given.values.insert(flag.name, value);
+    Ok(())
+}
+
+impl Takes {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::Text => "text",
+            Self::Number => "number",
+            Self::Duration => "duration",
+        }
+    }
+}
+
+impl Given {
+    /// A flag's value, if it was given and is not empty: an empty one means the same as none everywhere.
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    pub(super) fn is_set(&self, name: &str) -> bool {
+        self.text(name).and_then(parse_bool).unwrap_or(false)
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<i64> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// A timeout; it has to leave some time.
+    pub(super) fn timeout(&self, name: &str, default: Duration) -> Result<Duration, FlagError> {
+        match self.text(name).and_then(parse_duration) {
+            None => Ok(default),
+            Some(timeout) if timeout.is_zero() => {
+                Err(FlagError(format!("flag -{name}: a call needs more time than none")))
+            }
+            Some(timeout) => Ok(timeout),
+        }
+    }
+}
+
+fn parse_bool(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// A duration as Go writes it, such as `1h15m30.5s`. A negative one is none at all.
+fn parse_duration(text: &str) -> Option<Duration> {
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Some(Duration::ZERO);
+    }
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() || total.is_zero() {
+        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, after) =
+            after.split_at(after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len()));
+        let seconds = match unit {
+            "ns" => 1e-9,
+            "us" | "µs" | "μs" => 1e-6,
+            "ms" => 1e-3,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        let number: f64 = number.parse().ok()?;
+        total = total.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    Some(if negative { Duration::ZERO } else { total })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ADDRESS: Flag =
+        Flag { name: "csi-address", takes: Takes::Text, default: "", becomes: Becomes::Same("") };
+    const V: Flag = Flag { name: "v", takes: Takes::Number, default: "0", becomes: Becomes::Same("") };
+    const PROFILE: Flag = Flag {
+        name: "enable-pprof",
+        takes: Takes::Bool,
+        default: "false",
+        becomes: Becomes::Ignored("no Go"),
+    };
+    const TIMEOUT: Flag =
+        Flag { name: "timeout", takes: Takes::Duration, default: "1s", becomes: Becomes::Same("") };
+
+    fn given(line: &str) -> Result<Given, FlagError> {
+        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        parse(&[&ADDRESS, &V, &PROFILE, &TIMEOUT], &words)
+    }
+
+    #[test]
+    fn forms_that_go_takes() {
+        for line in ["-v=5", "--v=5", "-v 5", "--v 5", "--v=1 -v=5"] {
+            assert_eq!(given(line).unwrap().number("v"), Some(5), "{line}");
+        }
+        let all = given("--csi-address=/a=b --enable-pprof -timeout=2s").unwrap();
+        assert_eq!(all.text("csi-address"), Some("/a=b"));
+        assert!(all.is_set("enable-pprof"));
+        assert_eq!(all.warnings, ["flag -enable-pprof is ignored: no Go"]);
+        assert_eq!(all.timeout("timeout", Duration::ZERO), Ok(Duration::from_secs(2)));
+        assert!(!given("--enable-pprof=false").unwrap().is_set("enable-pprof"));
+        assert_eq!(given("--csi-address=").unwrap().text("csi-address"), None);
+        assert!(given("-h").unwrap().help && given("--help").unwrap().help);
+    }
+
+    #[test]
+    fn the_first_word_that_is_no_flag_ends_them() {
+        let rest = given("-v=5 --enable-pprof true --nonsense").unwrap();
+        assert_eq!(rest.number("v"), Some(5));
+        assert!(rest.warnings[1].contains(r#"["true", "--nonsense"]"#), "{:?}", rest.warnings);
+        assert_eq!(given("-- --nonsense").unwrap().warnings.len(), 1);
+        assert_eq!(given("--").unwrap(), Given::default());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for (line, said) in [
+            ("--nonsense", "--nonsense"),
+            ("-vv", "-vv"),
+            ("--v", "-v needs a value"),
+            ("--v=high", "\"high\" is not a number"),
+            ("--enable-pprof=yes", "\"yes\" is not a boolean"),
+            ("--timeout=5", "\"5\" is not a duration"),
+        ] {
+            let FlagError(error) = given(line).unwrap_err();
+            assert!(error.contains(said), "{line}: {error}");
+        }
+        assert!(given("--timeout=0").unwrap().timeout("timeout", Duration::ZERO).is_err());
+    }
+
+    #[test]
+    fn durations_as_go_writes_them() {
+        for (text, millis) in [
+            ("0", 0),
+            ("0s", 0),
+            ("1s", 1000),
+            ("1.5s", 1500),
+            ("500ms", 500),
+            ("1m30s", 90_000),
+            ("1h0m0.5s", 3_600_500),
+            (".5s", 500),
+            ("+1s", 1000),
+            ("-1s", 0),
+        ] {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["", "5", "s", "1x", "1s5", "1..5s", "-", "1e400h", "99999999999999999999999h"] {
+            assert_eq!(parse_duration(text), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! `wharf sidecar --node` and the upstream programs it stands in for, as processes: between a real driver and
+//! a kubelet that is played here.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use wharf_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus};
+use wharf_csi::{Client, Endpoint, SocketIdentity};
+
+const DRIVER: &str = "local.csi.wharf.dev";
+const WHARF: &str = env!("CARGO_BIN_EXE_wharf");
+
+/// A process that does not outlive its test.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(program: &Path, arguments: &[&str], log: PathBuf) -> Self {
+        let child = Command::new(program)
+            .args(arguments)
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stderr(std::fs::File::create(&log).expect("a log"))
+            .spawn()
+            .expect("start it");
+        Self { child, log }
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(sent.expect("run kill").success());
+    }
+
+    /// Asks it to stop, and answers its exit status.
+    fn stop(&mut self) -> Option<i32> {
+        self.signal("-TERM");
+        self.child.wait().expect("wait for it").code()
+    }
+
+    /// The address that its pages got.
+    fn address(&self) -> String {
+        let found = || {
+            let log = self.log();
+            let line = log.lines().find(|line| line.contains("serving pages"))?.to_owned();
+            Some(line.split_once("address=\"")?.1.split_once('"')?.0.to_owned())
+        };
+        wait_for("it serves pages", found)
+    }
+
+    /// A page's status and text.
+    fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.address()).expect("connect");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("ask");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        let (head, text) = answer.split_once("\r\n\r\n").expect("a page");
+        (head[9..12].parse().expect("a status"), text.to_owned())
+    }
+
+    fn wait_for_status(&self, path: &str, status: u16) -> String {
+        wait_for(&format!("{path} is {status}"), || {
+            let (found, text) = self.get(path);
+            (found == status).then_some(text)
+        })
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ended already is what we want.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("{}:\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+fn wait_for<T>(what: &str, found: impl Fn() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A node: a place for the driver, and kubelet's plugin directory.
+struct Node {
+    dir: TempDir,
+    kubelet: tokio::runtime::Runtime,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        for name in ["pool", "registration"] {
+            std::fs::create_dir(dir.path().join(name)).expect("a directory");
+        }
+        let kubelet = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Self { dir, kubelet }
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn driver(&self, node_id: &str) -> Process {
+        let (endpoint, pool) = (self.path("csi.sock"), self.path("pool"));
+        let flags = ["driver", "local", "--node-id", node_id, "--endpoint", &endpoint, "--pool", &pool];
+        let driver = Process::start(Path::new(WHARF), &flags, self.dir.path().join("driver.log"));
+        wait_for("the driver listens", || Path::new(&endpoint).exists().then_some(()));
+        driver
+    }
+
+    fn sidecar(&self) -> Process {
+        self.named_sidecar("sidecar.log")
+    }
+
+    fn named_sidecar(&self, log: &str) -> Process {
+        let (socket, registration) = (self.path("csi.sock"), self.path("registration"));
+        let flags = [
+            "sidecar",
+            "--node",
+            "--csi-address",
+            &socket,
+            "--kubelet-registration-path",
+            "/host/csi.sock",
+            "--plugin-registration-path",
+            &registration,
+            "--http-endpoint",
+            "127.0.0.1:0",
+        ];
+        Process::start(Path::new(WHARF), &flags, self.dir.path().join(log))
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join(format!("registration/{DRIVER}-reg.sock"))
+    }
+
+    fn identity(&self) -> Option<SocketIdentity> {
+        SocketIdentity::of(&self.socket()).ok()
+    }
+
+    /// Waits for a socket that is not this one.
+    fn next_socket(&self, before: Option<&SocketIdentity>) -> SocketIdentity {
+        wait_for("a new socket", || self.identity().filter(|found| Some(found) != before))
+    }
+
+    fn call<T>(
+        &self,
+        call: impl AsyncFnOnce(Client) -> Result<T, tonic::Status>,
+    ) -> Result<T, tonic::Status> {
+        let endpoint: Endpoint = self.socket().to_str().expect("a path").parse().expect("an endpoint");
+        self.kubelet
+            .block_on(async { call(Client::new(&endpoint).with_deadline(Duration::from_secs(5))).await })
+    }
+
+    /// Asks as kubelet does when it sees a socket; one that is being bound does not listen yet.
+    fn info(&self) -> PluginInfo {
+        wait_for("kubelet gets an answer", || {
+            self.call(async |client| Ok(client.registration().get_info(InfoRequest {}).await?.into_inner()))
+                .ok()
+        })
+    }
+
+    fn say(&self, plugin_registered: bool, error: &str) {
+        let status = RegistrationStatus { plugin_registered, error: error.to_owned() };
+        let said = self
+            .call(async |client| client.registration().notify_registration_status(status).await.map(|_| ()));
+        said.expect("tell the registrar");
+    }
+}
+
+/// sidecars.md 1.7 "Socket", "API", "Health"; 1.8 "/healthz"
+#[test]
+fn a_driver_is_registered_and_answered_for() {
+    let node = Node::new();
+    // A registrar that was killed leaves its socket behind.
+    drop(UnixListener::bind(node.socket()).expect("a stale socket"));
+    let stale = node.identity().expect("the stale socket");
+    let mut sidecar = node.sidecar();
+    assert_eq!(sidecar.get("/healthz").0, 500);
+    let (status, text) = sidecar.get("/healthz/registration");
+    assert_eq!(status, 404, "{text}");
+    assert!(text.contains("the driver's socket"), "{text}");
+
+    let _driver = node.driver("n1");
+    node.next_socket(Some(&stale));
+    assert_eq!(std::fs::metadata(node.socket()).expect("the socket").mode() & 0o777, 0o600);
+    let info = node.info();
+    let facts = (info.r#type.as_str(), info.name.as_str(), info.endpoint.as_str());
+    assert_eq!(facts, ("CSIPlugin", DRIVER, "/host/csi.sock"));
+    assert_eq!(info.supported_versions, ["1.0.0"]);
+    assert_eq!(sidecar.get("/healthz"), (200, "ok".to_owned()));
+    assert_eq!(sidecar.get("/healthz/registration"), (200, "ok".to_owned()));
+    assert_eq!(sidecar.get("/readyz"), (200, "ok".to_owned()));
+    assert_eq!(sidecar.get("/nonsense").0, 404);
+
+    node.say(true, "");
+    wait_for("registered", || {
+        sidecar.get("/metrics").1.contains("wharf_registrar_registered 1").then_some(())
+    });
+    let metrics = sidecar.get("/metrics").1;
+    let call =
+        format!("driver_name=\"{DRIVER}\",method_name=\"/csi.v1.Identity/Probe\",grpc_status_code=\"OK\"");
+    assert!(metrics.contains(&call), "{metrics}");
+    assert_eq!(sidecar.stop(), Some(0), "{}", sidecar.log());
+    assert!(!node.socket().exists(), "the socket stays behind");
+}
+
+/// sidecars.md 1.7 "API": NotifyRegistrationStatus(false)
+#[test]
+fn a_refused_driver_is_offered_again_until_kubelet_takes_it() {
+    let node = Node::new();
+    let _driver = node.driver("n1");
+    let sidecar = node.sidecar();
+    let first = node.next_socket(None);
+    node.info();
+    node.say(false, "no such node");
+    let text = sidecar.wait_for_status("/healthz/registration", 500);
+    assert!(text.contains("no such node"), "{text}");
+    assert_eq!(sidecar.get("/healthz").0, 200, "the driver is not to blame");
+    assert_eq!(sidecar.get("/readyz").0, 500);
+
+    let second = node.next_socket(Some(&first));
+    node.info();
+    assert_eq!(sidecar.get("/healthz/registration").0, 500, "kubelet has not changed its mind yet");
+    node.say(false, "still not");
+    let refused = Instant::now();
+    node.next_socket(Some(&second));
+    assert!(refused.elapsed() > Duration::from_millis(1500), "pauses grow");
+    node.info();
+    node.say(true, "");
+    sidecar.wait_for_status("/healthz/registration", 200);
+    assert!(sidecar.get("/metrics").1.contains(r#"wharf_registrar_registrations_total{result="refused"} 2"#));
+}
+
+#[test]
+fn a_restarted_driver_is_registered_again_only_if_it_tells_something_new() {
+    let node = Node::new();
+    let mut driver = node.driver("n1");
+    let sidecar = node.sidecar();
+    let first = node.next_socket(None);
+    node.info();
+    node.say(true, "");
+    // It has to know what kubelet was told.
+    let asked = "method_name=\"/csi.v1.Node/NodeGetInfo\",grpc_status_code=\"OK\"";
+    let node_was_asked = |times: usize| {
+        let count = format!("_count{{driver_name=\"{DRIVER}\",{asked}}} {times}\n");
+        wait_for("the node was asked", || sidecar.get("/metrics").1.contains(&count).then_some(()));
+    };
+    node_was_asked(1);
+
+    assert_eq!(driver.stop(), Some(0));
+    sidecar.wait_for_status("/healthz", 500);
+    assert_eq!(sidecar.get("/healthz/registration").0, 200, "a driver that restarts stays registered");
+    let mut driver = node.driver("n1");
+    sidecar.wait_for_status("/healthz", 200);
+    node_was_asked(2);
+    assert_eq!(node.identity().as_ref(), Some(&first), "the same driver was registered anew");
+
+    driver.stop();
+    let _driver = node.driver("n2");
+    node.next_socket(Some(&first));
+    node.info();
+    assert!(sidecar.get("/metrics").1.contains(r#"wharf_registrar_sockets_total{why="node-changed"} 1"#));
+}
+
+#[test]
+fn a_wiped_directory_gets_its_socket_back() {
+    let node = Node::new();
+    let _driver = node.driver("n1");
+    let sidecar = node.sidecar();
+    let first = node.next_socket(None);
+    node.info();
+    std::fs::remove_file(node.socket()).expect("wipe it");
+    let wiped = Instant::now();
+    let second = node.next_socket(Some(&first));
+    assert!(wiped.elapsed() < Duration::from_secs(5), "only the timer saw it");
+    node.info();
+
+    // The directory itself goes and comes back, as on a node that is set up anew.
+    let directory = node.dir.path().join("registration");
+    std::fs::remove_dir_all(&directory).expect("remove it");
+    sidecar.wait_for_status("/healthz/registration", 404);
+    std::fs::create_dir(&directory).expect("make it again");
+    node.next_socket(Some(&second));
+    node.info();
+    sidecar.wait_for_status("/healthz/registration", 200);
+}
+
+/// sidecars.md 1.7 "Socket": non-socket file → error
+#[test]
+fn what_is_not_a_socket_is_left_alone() {
+    let node = Node::new();
+    std::fs::write(node.socket(), "precious").expect("a file");
+    let _driver = node.driver("n1");
+    let mut sidecar = node.sidecar();
+    assert_eq!(sidecar.child.wait().expect("wait for it").code(), Some(1));
+    assert!(sidecar.log().contains("is not a socket"), "{}", sidecar.log());
+    assert_eq!(std::fs::read_to_string(node.socket()).expect("the file"), "precious");
+}
+
+/// In a rolling update the new one starts before the old one ends.
+#[test]
+fn who_comes_later_takes_over_and_who_goes_leaves_it_alone() {
+    let node = Node::new();
+    let _driver = node.driver("n1");
+    let mut old = node.sidecar();
+    let first = node.next_socket(None);
+    let new = node.named_sidecar("new.log");
+    let second = node.next_socket(Some(&first));
+    node.info();
+    assert_eq!(old.get("/healthz/registration").0, 200, "somebody serves the driver");
+    assert_eq!(old.stop(), Some(0));
+    assert_eq!(node.identity().as_ref(), Some(&second), "the old one took the new one's socket away");
+    assert_eq!(new.get("/healthz/registration").0, 200);
+}
+
+/// sidecars.md 1.7 "Health", 1.8 "/healthz": 500 on error
+#[test]
+fn upstreams_programs_by_their_names() {
+    let node = Node::new();
+    let driver = node.driver("n1");
+    let called = |name: &str, flags: &[&str]| {
+        let program = node.dir.path().join(name);
+        symlink(WHARF, &program).expect("a link");
+        Process::start(&program, flags, node.dir.path().join(format!("{name}.log")))
+    };
+    let address = format!("--csi-address={}", node.path("csi.sock"));
+    let directory = format!("-plugin-registration-path={}", node.path("registration"));
+    let flags = ["-v=2", "--http-endpoint=127.0.0.1:0", "--kubelet-registration-path=/k", "--enable-pprof"];
+    let mut registrar = called("csi-node-driver-registrar", &[&flags[..], &[&address, &directory]].concat());
+    node.next_socket(None);
+    assert_eq!(node.info().endpoint, "/k");
+    assert_eq!(registrar.get("/healthz"), (200, "ok".to_owned()));
+    assert!(registrar.log().contains("flag -enable-pprof is ignored"), "{}", registrar.log());
+    assert_eq!(registrar.stop(), Some(0));
+    assert!(!node.socket().exists());
+
+    let flags = ["--http-endpoint=127.0.0.1:0", "--probe-timeout=300ms", &address];
+    let mut probe = called("livenessprobe", &flags);
+    assert_eq!(probe.get("/healthz"), (200, "ok".to_owned()));
+    driver.signal("-STOP");
+    let (status, text) = probe.get("/healthz");
+    driver.signal("-CONT");
+    assert_eq!(status, 500);
+    assert!(text.starts_with("DeadlineExceeded"), "{text}");
+    probe.wait_for_status("/healthz", 200);
+    assert!(probe.get("/metrics").1.contains("csi_sidecar_operations_seconds_bucket"));
+    assert_eq!(probe.stop(), Some(0));
+
+    let mode = ["--kubelet-registration-path=/k", "--mode=kubelet-registration-probe"];
+    assert_eq!(called("node-driver-registrar", &mode).child.wait().expect("wait").code(), Some(0));
+    std::fs::remove_file(node.path("livenessprobe")).expect("unlink");
+    let mut wrong = called("livenessprobe", &["--nonsense=1"]);
+    assert_eq!(wrong.child.wait().expect("wait").code(), Some(2));
+    assert_eq!(wrong.log(), "livenessprobe: there is no flag \"--nonsense=1\"; -help lists them all\n");
+}
