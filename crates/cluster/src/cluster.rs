@@ -1,0 +1,357 @@
+//! The way to the API server: requests on single objects, and the shared watches.
+//!
+//! Promise: one watch per kind and options, however many ask for it; every answer that is an object enters the
+//! stores it belongs to before the caller sees it.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use wharf_model::{Api, Key, Kind};
+
+use crate::error::{Status, Subject};
+use crate::limit::Limit;
+use crate::store::Absorb;
+use crate::transport::{Call, Transport};
+use crate::watch::{self, decode};
+use crate::{ApiError, Metrics, Store, WatchOptions};
+
+const JSON: &str = "application/json";
+
+/// How to reach the cluster.
+#[derive(Debug, Clone, Default)]
+pub struct ConnectOptions {
+    /// A kubeconfig file; without it the service account of the pod we run in, or else the usual kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// Requests a second; `None` for no limit, which leaves it to the server's priority and fairness.
+    pub qps: Option<f32>,
+    /// Requests at once before `qps` holds; without it, twice as many as in a second.
+    pub burst: Option<u32>,
+}
+
+/// Why no connection could be set up. The server itself is not asked: it may come up later.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The kubeconfig file does not work.
+    #[error("kubeconfig {path}: {source}")]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Neither a kubeconfig nor a service account was found.
+    #[error("no kubeconfig and not in a pod: {0}; name one with --kubeconfig")]
+    NoConfig(Box<dyn std::error::Error + Send + Sync>),
+    /// TLS or credentials cannot be used.
+    #[error("cannot make a client of the configuration: {0}")]
+    Client(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A change to part of an object.
+#[derive(Debug, Clone)]
+pub enum Patch {
+    /// RFC 7386.
+    Merge(Value),
+    /// RFC 6902; can test before it changes.
+    Json(Value),
+    /// Kubernetes' own, for built-in kinds.
+    Strategic(Value),
+}
+
+/// What must hold for a deletion.
+#[derive(Debug, Clone, Default)]
+pub struct Preconditions {
+    /// This very object, not another of its name.
+    pub uid: Option<String>,
+    /// Unchanged since this version.
+    pub resource_version: Option<String>,
+}
+
+/// All objects of a list that could be decoded, and the keys of those that could not: absence from `items` alone
+/// proves nothing.
+#[derive(Debug)]
+pub struct Listed<K> {
+    /// What was decoded.
+    pub items: Vec<K>,
+    /// What is there but was not; `None` where not even the name could be read.
+    pub unreadable: Vec<Option<Key>>,
+}
+
+/// The cluster; cheap to clone. Its watches end with the last clone.
+#[derive(Clone)]
+pub struct Cluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    transport: Transport,
+    stores: Mutex<HashMap<(TypeId, WatchOptions), Entry>>,
+    stop: CancellationToken,
+    _stop_with_me: DropGuard,
+}
+
+struct Entry {
+    api: Api,
+    store: Box<dyn Any + Send + Sync>,
+    absorb: Arc<dyn Absorb>,
+}
+
+impl Cluster {
+    /// Sets up a connection. No request is sent yet.
+    pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
+        let mut config = match &options.kubeconfig {
+            Some(path) => from_file(path)
+                .await
+                .map_err(|source| ConnectError::Kubeconfig { path: path.clone(), source })?,
+            None => match kube::Config::incluster() {
+                Ok(config) => config,
+                Err(_) => {
+                    kube::Config::infer().await.map_err(|error| ConnectError::NoConfig(error.into()))?
+                }
+            },
+        };
+        // kube would repeat requests behind our back; a repeated create is not ours to risk.
+        config.default_retry = false;
+        let agent = concat!("wharf/", env!("CARGO_PKG_VERSION"));
+        config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
+        let client = kube::Client::try_from(config).map_err(|error| ConnectError::Client(error.into()))?;
+        let limit = options.qps.and_then(|qps| Limit::new(qps, options.burst.unwrap_or(qps as u32 * 2)));
+        Ok(Self::new(client, limit))
+    }
+
+    /// Over a client that is there already; it may be a service inside this process.
+    pub fn with_client(client: kube::Client) -> Self {
+        Self::new(client, None)
+    }
+
+    fn new(client: kube::Client, limit: Option<Limit>) -> Self {
+        let stop = CancellationToken::new();
+        let inner = Inner {
+            transport: Transport::new(client, limit, Metrics::default()),
+            stores: Mutex::default(),
+            _stop_with_me: stop.clone().drop_guard(),
+            stop,
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// What is counted here.
+    pub fn metrics(&self) -> &Metrics {
+        self.inner.transport.metrics()
+    }
+
+    /// The namespace of the service account or of the kubeconfig's context.
+    pub fn default_namespace(&self) -> &str {
+        self.inner.transport.default_namespace()
+    }
+
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.inner.transport
+    }
+
+    /// The shared view of a kind. The first call starts its watch; must be called within a tokio runtime.
+    pub fn store<K: Kind>(&self, options: WatchOptions) -> Store<K> {
+        let mut stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let id = (TypeId::of::<K>(), options);
+        if let Some(store) = stores.get(&id).and_then(|entry| entry.store.downcast_ref::<Store<K>>()) {
+            return store.clone();
+        }
+        let store = Store::<K>::new(id.1.clone());
+        let task =
+            watch::run(self.inner.transport.clone(), id.1.clone(), store.clone(), self.inner.stop.clone());
+        tokio::spawn(task);
+        let entry = Entry { api: K::API, store: Box::new(store.clone()), absorb: Arc::new(store.clone()) };
+        stores.insert(id, entry);
+        store
+    }
+
+    /// Reads one object from the server. `None` only if the server said that this object is not there.
+    pub async fn get<K: Kind>(&self, key: &Key) -> Result<Option<K>, ApiError> {
+        let Some(bytes) = self.fetch(&K::API, key).await? else { return Ok(None) };
+        let subject = Call::object("GET", &K::API, key).subject;
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| unreadable(subject, &error))
+    }
+
+    /// The same, as it is: to edit and send back, or for what has no view.
+    pub async fn get_raw(&self, api: &Api, key: &Key) -> Result<Option<Value>, ApiError> {
+        let Some(bytes) = self.fetch(api, key).await? else { return Ok(None) };
+        let subject = Call::object("GET", api, key).subject;
+        serde_json::from_slice(&bytes).map(Some).map_err(|error| unreadable(subject, &error))
+    }
+
+    async fn fetch(&self, api: &Api, key: &Key) -> Result<Option<Vec<u8>>, ApiError> {
+        match self.inner.transport.send(Call::object("GET", api, key)).await {
+            Ok(bytes) => {
+                self.enter(api, &bytes);
+                Ok(Some(bytes))
+            }
+            Err(ApiError::NotFound(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Lists from the server, in pages. For what is asked once; use a store for what is asked often.
+    pub async fn list<K: Kind>(&self, options: &WatchOptions) -> Result<Listed<K>, ApiError> {
+        let mut listed = Listed { items: Vec::new(), unreadable: Vec::new() };
+        let mut next = None;
+        loop {
+            let call = watch::page_call::<K>(options, next, false);
+            let subject = call.subject;
+            let bytes = self.inner.transport.send(call).await?;
+            let page = decode::page::<K>(&bytes).map_err(|error| ApiError::Other {
+                refusal: subject.refusal(format!("no list: {error}")),
+                status: 200,
+            })?;
+            for item in page.items {
+                match item {
+                    Ok(object) => listed.items.push(object),
+                    Err(bad) => {
+                        self.metrics().undecodable(K::API.plural);
+                        listed.unreadable.push(bad.key);
+                    }
+                }
+            }
+            match page.next {
+                Some(token) => next = Some(token),
+                None => return Ok(listed),
+            }
+        }
+    }
+
+    /// Creates an object and gives it back as the server made it.
+    pub async fn create(&self, api: &Api, namespace: Option<&str>, body: &Value) -> Result<Value, ApiError> {
+        let call = Call::collection("POST", api, namespace).body(JSON, body.to_string().into_bytes());
+        // The collection has no name; the error should.
+        let name = body.pointer("/metadata/name").and_then(Value::as_str);
+        self.write(call).await.map_err(|error| match name {
+            Some(name) => error.about(name),
+            None => error,
+        })
+    }
+
+    /// Replaces an object, or one of its subresources. Carries the version it was read at, in its metadata.
+    pub async fn update(
+        &self,
+        api: &Api,
+        key: &Key,
+        subresource: Option<&str>,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let call = Call::object("PUT", api, key).subresource(subresource);
+        self.write(call.body(JSON, body.to_string().into_bytes())).await
+    }
+
+    /// Changes part of an object, or of one of its subresources.
+    pub async fn patch(
+        &self,
+        api: &Api,
+        key: &Key,
+        subresource: Option<&str>,
+        patch: Patch,
+    ) -> Result<Value, ApiError> {
+        let (content_type, body) = match patch {
+            Patch::Merge(body) => ("application/merge-patch+json", body),
+            Patch::Json(body) => ("application/json-patch+json", body),
+            Patch::Strategic(body) => ("application/strategic-merge-patch+json", body),
+        };
+        let call = Call::object("PATCH", api, key).subresource(subresource);
+        self.write(call.body(content_type, body.to_string().into_bytes())).await
+    }
+
+    /// Asks for an object's deletion. Success means that it is gone or waits for its finalizers.
+    pub async fn delete(&self, api: &Api, key: &Key, preconditions: Preconditions) -> Result<(), ApiError> {
+        let Preconditions { uid, resource_version } = preconditions;
+        let mut wanted = serde_json::Map::new();
+        for (name, value) in [("uid", &uid), ("resourceVersion", &resource_version)] {
+            if let Some(value) = value {
+                wanted.insert(name.to_owned(), json!(value));
+            }
+        }
+        let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        let call = Call::object("DELETE", api, key).body(JSON, body.to_string().into_bytes());
+        let bytes = self.inner.transport.send(call).await?;
+        match after_delete(&bytes) {
+            Deleted::Lingers => self.enter(api, &bytes),
+            Deleted::Gone { uid: told } => {
+                if let Some(uid) = told.or(uid) {
+                    self.for_stores(api, |store| store.bury(key, &uid));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn write(&self, call: Call<'_>) -> Result<Value, ApiError> {
+        let Subject { api, .. } = call.subject;
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call).await?;
+        self.enter(api, &bytes);
+        serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))
+    }
+
+    /// Lets an answer enter the stores of its kind.
+    fn enter(&self, api: &Api, bytes: &[u8]) {
+        let mut parsed: Option<Value> = None;
+        self.for_stores(api, |store| {
+            let value = parsed.get_or_insert_with(|| serde_json::from_slice(bytes).unwrap_or(Value::Null));
+            store.absorb(bytes, value);
+        });
+    }
+
+    fn for_stores(&self, api: &Api, mut each: impl FnMut(&dyn Absorb)) {
+        let stores: Vec<Arc<dyn Absorb>> = {
+            let stores = self.inner.stores.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let same = |entry: &&Entry| entry.api.group == api.group && entry.api.plural == api.plural;
+            stores.values().filter(same).map(|entry| Arc::clone(&entry.absorb)).collect()
+        };
+        for store in stores {
+            each(&*store);
+        }
+    }
+}
+
+async fn from_file(path: &PathBuf) -> Result<kube::Config, Box<dyn std::error::Error + Send + Sync>> {
+    let kubeconfig = Kubeconfig::read_from(path)?;
+    Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
+}
+
+/// The answer was a success but is not what we can use. It is not quoted: it may be a Secret.
+fn unreadable(subject: Subject<'_>, error: &serde_json::Error) -> ApiError {
+    let message = format!("cannot decode the answer at line {} column {}", error.line(), error.column());
+    ApiError::Other { refusal: subject.refusal(message), status: 200 }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Deleted {
+    /// It is still there, with a deletion timestamp.
+    Lingers,
+    /// It is gone.
+    Gone { uid: Option<String> },
+}
+
+/// Reads the answer to a DELETE. The server answers either with a Status, when the object is gone, or with the
+/// object: as it now waits for finalizers or its grace period, or as it was last.
+fn after_delete(bytes: &[u8]) -> Deleted {
+    let value: Value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
+    let text = |path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
+    if value.get("kind").and_then(Value::as_str) == Some("Status") {
+        let status: Status = serde_json::from_value(value).unwrap_or_default();
+        return Deleted::Gone { uid: Some(status.details.uid).filter(|uid| !uid.is_empty()) };
+    }
+    let some = |path: &str| value.pointer(path).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
+    let grace = value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
+    let deleting = text("/metadata/deletionTimestamp").is_some();
+    if deleting && (some("/metadata/finalizers") || grace > 0) {
+        Deleted::Lingers
+    } else {
+        Deleted::Gone { uid: text("/metadata/uid") }
+    }
+}
+
+#[cfg(test)]
+mod tests;

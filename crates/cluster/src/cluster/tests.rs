@@ -1,0 +1,227 @@
+//! Requests and shared watches against a server inside the test.
+
+use super::*;
+use crate::testing::{Asked, Reply, Thing, line, list, scripted, status, stream, thing};
+use crate::{Notice, Reach};
+use std::time::Duration;
+
+fn key(name: &str) -> Key {
+    Key::namespaced("ns", name)
+}
+
+fn names(store: &Store<Thing>) -> Vec<String> {
+    store.all().iter().map(|thing| thing.metadata.name.clone()).collect()
+}
+
+/// Waits for a condition, in paused time.
+async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..10_000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+#[test]
+fn answers_to_a_delete() {
+    let gone = |uid: &str| Deleted::Gone { uid: Some(uid.to_owned()) };
+    let table = [
+        (r#"{"kind":"Status","status":"Success","details":{"uid":"u"}}"#, gone("u")),
+        (r#"{"kind":"Status","status":"Success"}"#, Deleted::Gone { uid: None }),
+        (r#"{"kind":"PersistentVolume","metadata":{"uid":"u"}}"#, gone("u")),
+        (r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":["f"]}}"#, Deleted::Lingers),
+        (r#"{"metadata":{"uid":"u","deletionTimestamp":"x","finalizers":[]}}"#, gone("u")),
+        (
+            r#"{"metadata":{"uid":"u","deletionTimestamp":"x","deletionGracePeriodSeconds":30}}"#,
+            Deleted::Lingers,
+        ),
+        ("garbage", Deleted::Gone { uid: None }),
+    ];
+    for (body, expected) in table {
+        assert_eq!(after_delete(body.as_bytes()), expected, "{body}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_watches_loses_the_stream_and_resumes() {
+    let (first, first_reply) = stream();
+    let (second, second_reply) = stream();
+    let (cluster, asked) = scripted(vec![
+        list(10, "more", vec![thing("a", 5, "red")]),
+        list(10, "", vec![thing("b", 6, "red")]),
+        first_reply,
+        second_reply,
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    let same = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    assert_eq!(names(&same), ["a", "b"]);
+
+    first.send(line("ADDED", thing("c", 11, "red"))).unwrap();
+    // Cut in the middle of a line: the part is lost, the version before it is not.
+    first.send(line("MODIFIED", thing("a", 12, "blue"))[..20].to_vec()).unwrap();
+    eventually("c is told", || names(&store) == ["a", "b", "c"]).await;
+    drop(first);
+    second.send(line("MODIFIED", thing("a", 12, "blue"))).unwrap();
+    eventually("a is blue", || store.get(&key("a")).unwrap().color == "blue").await;
+
+    let asked: Vec<Asked> = asked.lock().unwrap().clone();
+    let query = |number: usize, name: &str| asked[number].query.get(name).map(String::as_str);
+    assert_eq!(asked.len(), 4, "one watch for both");
+    assert_eq!((query(0, "limit"), query(0, "continue")), (Some("500"), None));
+    assert_eq!(query(1, "continue"), Some("more"));
+    assert_eq!((query(2, "resourceVersion"), query(2, "allowWatchBookmarks")), (Some("10"), Some("true")));
+    assert_eq!(query(3, "resourceVersion"), Some("11"), "resumed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_410_relists_and_tells_only_the_difference() {
+    let (first, first_reply) = stream();
+    let (_second, second_reply) = stream();
+    let (cluster, _) = scripted(vec![
+        list(10, "", vec![thing("a", 5, "red"), thing("b", 6, "red")]),
+        first_reply,
+        status(503, "ServiceUnavailable", ""),
+        list(30, "", vec![thing("b", 6, "red"), thing("c", 22, "red")]),
+        second_reply,
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    let mut changes = store.changes();
+    first.send(line("BOOKMARK", thing("", 15, ""))).unwrap();
+    first.send(line("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"}))).unwrap();
+    eventually("relisted", || names(&store) == ["b", "c"]).await;
+    assert!(matches!(changes.next().await, Some(Notice::Resync)));
+    for expected in ["c", "a"] {
+        let Some(Notice::Change(change)) = changes.next().await else { panic!() };
+        assert_eq!(change.key.name, expected);
+    }
+    assert!(tokio::time::timeout(Duration::from_secs(9), changes.next()).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_oversize_and_errors_do_not_stop_it() {
+    let (first, first_reply) = stream();
+    let (cluster, _) = scripted(vec![
+        Reply::Text(500, "oops"),
+        Reply::Text(200, "not json"),
+        list(10, "", vec![json!({"metadata": {"name": "bad", "labels": 7}}), thing("a", 5, "red")]),
+        first_reply,
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    assert_eq!(names(&store), ["a"]);
+    first.send(b"{\"type\":\"ADDED\",\"object\":".to_vec()).unwrap();
+    for _ in 0..9 {
+        first.send(vec![b'x'; 1 << 20]).unwrap();
+    }
+    first.send(b"\nrubbish\n\n".to_vec()).unwrap();
+    first.send(line("ADDED", json!({"metadata": {"name": "bad", "labels": 7}}))).unwrap();
+    first.send(line("ADDED", thing("c", 12, "red"))).unwrap();
+    eventually("c is told", || names(&store) == ["a", "c"]).await;
+    let mut registry = prometheus_client::registry::Registry::default();
+    cluster.metrics().register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    assert!(text.contains("wharf_undecodable_objects_total{resource=\"things\"} 4"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_kind_is_empty_until_it_is_served() {
+    let (_open, reply) = stream();
+    let (cluster, _) = scripted(vec![
+        Reply::Text(404, "404 page not found"),
+        Reply::Text(404, "404 page not found"),
+        list(10, "", vec![thing("a", 5, "red")]),
+        reply,
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    assert_eq!((store.served(), store.settled().await, store.len()), (false, Reach::NotServed, 0));
+    let began = tokio::time::Instant::now();
+    eventually("served", || store.served()).await;
+    assert_eq!((began.elapsed().as_secs(), store.len()), (60, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_writes_are_read_at_once() {
+    let (watch, watch_reply) = stream();
+    let (cluster, asked) = scripted(vec![
+        list(10, "", vec![thing("a", 5, "red")]),
+        watch_reply,
+        Reply::Json(201, thing("b", 11, "red")),
+        Reply::Json(200, thing("a", 12, "blue")),
+        Reply::Json(200, json!({"kind": "Status", "status": "Success", "details": {"uid": "u-a"}})),
+        Reply::Json(200, thing("b", 14, "green")),
+        status(404, "NotFound", "a"),
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    eventually("the watch is open", || asked.lock().unwrap().len() == 2).await;
+
+    cluster.create(&Thing::API, Some("ns"), &thing("b", 0, "red")).await.unwrap();
+    assert_eq!(names(&store), ["a", "b"]);
+    let patch = Patch::Merge(json!({"color": "blue"}));
+    cluster.patch(&Thing::API, &key("a"), Some("status"), patch).await.unwrap();
+    assert_eq!(store.get(&key("a")).unwrap().color, "blue");
+    let only = Preconditions { uid: Some("u-a".into()), resource_version: Some("12".into()) };
+    cluster.delete(&Thing::API, &key("a"), only).await.unwrap();
+    assert_eq!(names(&store), ["b"]);
+    // The watch comes after with what is past.
+    watch.send(line("ADDED", thing("b", 11, "red"))).unwrap();
+    watch.send(line("MODIFIED", thing("a", 12, "blue"))).unwrap();
+    watch.send(line("DELETED", thing("a", 13, "blue"))).unwrap();
+    assert_eq!(cluster.get::<Thing>(&key("b")).await.unwrap().unwrap().color, "green");
+    assert_eq!(store.get(&key("b")).unwrap().color, "green");
+    assert_eq!(names(&store), ["b"]);
+    assert!(cluster.get_raw(&Thing::API, &key("a")).await.unwrap().is_none());
+
+    let asked = asked.lock().unwrap();
+    assert_eq!(asked[3].path, "/apis/t.dev/v1/namespaces/ns/things/a/status");
+    assert_eq!(asked[4].body["preconditions"], json!({"uid": "u-a", "resourceVersion": "12"}));
+}
+
+#[tokio::test(start_paused = true)]
+async fn absence_is_only_what_the_server_says_of_this_object() {
+    let (cluster, _) = scripted(vec![
+        Reply::Text(404, "404 page not found"),
+        status(409, "AlreadyExists", "a"),
+        Reply::Never,
+        Reply::Text(200, "{}"),
+    ]);
+    assert_eq!(cluster.get::<Thing>(&key("a")).await.unwrap_err().reason(), "NotServed");
+    let error = cluster.create(&Thing::API, Some("ns"), &thing("a", 0, "red")).await.unwrap_err();
+    assert_eq!(
+        (error.reason(), error.to_string()),
+        ("AlreadyExists", "POST Thing ns/a: AlreadyExists of a".into())
+    );
+    let began = tokio::time::Instant::now();
+    assert_eq!(cluster.get::<Thing>(&key("a")).await.unwrap_err().reason(), "Unavailable");
+    assert_eq!(began.elapsed().as_secs(), 30);
+    let error = cluster.get::<Thing>(&key("a")).await.unwrap_err();
+    assert_eq!(error.to_string(), "GET Thing ns/a: cannot decode the answer at line 1 column 2 (HTTP 200)");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_say_what_they_could_not_read() {
+    let (cluster, _) = scripted(vec![
+        list(10, "next", vec![thing("a", 5, "red"), json!({"metadata": {"name": "bad"}, "color": 1})]),
+        list(10, "", vec![thing("b", 5, "red")]),
+    ]);
+    let listed = cluster.list::<Thing>(&WatchOptions::default()).await.unwrap();
+    assert_eq!(listed.items.len(), 2);
+    assert_eq!(listed.unreadable, [Some(Key::cluster("bad"))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_end_with_the_cluster() {
+    let (watch, reply) = stream();
+    let (cluster, _) = scripted(vec![list(10, "", vec![]), reply]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    drop(cluster);
+    eventually("the stream is let go", || watch.is_closed()).await;
+}

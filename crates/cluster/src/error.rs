@@ -1,0 +1,261 @@
+//! What the API server refuses, sorted by what a controller can do about it.
+//!
+//! Promise: an error names the method, the object and the server's own words, and never quotes the body of a
+//! request. For Secrets the server's words are left out too, since a validation message may quote a value.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use wharf_model::Api;
+
+/// What was asked, of which object, and what the server said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The HTTP method, or `WATCH`.
+    pub method: &'static str,
+    /// The kind and the object's key, or the kind alone.
+    pub object: String,
+    /// The server's words, or what went wrong on the way to it.
+    pub message: String,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.method, self.object, self.message)
+    }
+}
+
+/// A request that did not succeed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The object is not there; the server said so about this very object.
+    #[error("{0}")]
+    NotFound(Refusal),
+    /// The kind is not served here: a missing CRD or API version. Says nothing about the object.
+    #[error("{0}")]
+    NotServed(Refusal),
+    /// The object changed meanwhile, or a precondition does not hold: read again and decide again.
+    #[error("{0}")]
+    Conflict(Refusal),
+    /// An object of this name exists.
+    #[error("{0}")]
+    AlreadyExists(Refusal),
+    /// RBAC, quota or admission forbids it.
+    #[error("{0}")]
+    Forbidden(Refusal),
+    /// The server will never accept this request as it is.
+    #[error("{0}")]
+    Invalid(Refusal),
+    /// The server is busy and names the time after which to ask again.
+    #[error("{refusal}")]
+    TooManyRequests {
+        /// What was asked.
+        refusal: Refusal,
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// The version asked for is no longer kept.
+    #[error("{0}")]
+    Gone(Refusal),
+    /// No answer, or the server cannot answer now. A write may or may not have happened.
+    #[error("{0}")]
+    Unavailable(Refusal),
+    /// Anything else, with the HTTP status (0 if there was none).
+    #[error("{refusal} (HTTP {status})")]
+    Other {
+        /// What was asked.
+        refusal: Refusal,
+        /// The HTTP status.
+        status: u16,
+    },
+}
+
+impl ApiError {
+    /// What was asked and what the server said.
+    pub fn refusal(&self) -> &Refusal {
+        match self {
+            Self::NotFound(refusal)
+            | Self::NotServed(refusal)
+            | Self::Conflict(refusal)
+            | Self::AlreadyExists(refusal)
+            | Self::Forbidden(refusal)
+            | Self::Invalid(refusal)
+            | Self::Gone(refusal)
+            | Self::Unavailable(refusal)
+            | Self::TooManyRequests { refusal, .. }
+            | Self::Other { refusal, .. } => refusal,
+        }
+    }
+
+    /// The same, naming the object that was to be made in the collection.
+    pub(crate) fn about(mut self, name: &str) -> Self {
+        let refusal = match &mut self {
+            Self::NotFound(refusal)
+            | Self::NotServed(refusal)
+            | Self::Conflict(refusal)
+            | Self::AlreadyExists(refusal)
+            | Self::Forbidden(refusal)
+            | Self::Invalid(refusal)
+            | Self::Gone(refusal)
+            | Self::Unavailable(refusal)
+            | Self::TooManyRequests { refusal, .. }
+            | Self::Other { refusal, .. } => refusal,
+        };
+        refusal.object.push(if refusal.object.contains(' ') { '/' } else { ' ' });
+        refusal.object.push_str(name);
+        self
+    }
+
+    /// A stable word for metrics and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotFound(_) => "NotFound",
+            Self::NotServed(_) => "NotServed",
+            Self::Conflict(_) => "Conflict",
+            Self::AlreadyExists(_) => "AlreadyExists",
+            Self::Forbidden(_) => "Forbidden",
+            Self::Invalid(_) => "Invalid",
+            Self::TooManyRequests { .. } => "TooManyRequests",
+            Self::Gone(_) => "Gone",
+            Self::Unavailable(_) => "Unavailable",
+            Self::Other { .. } => "Other",
+        }
+    }
+}
+
+/// The parts of a `Status` we read.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Status {
+    pub(crate) code: u16,
+    pub(crate) reason: String,
+    pub(crate) message: String,
+    pub(crate) details: StatusDetails,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct StatusDetails {
+    pub(crate) name: String,
+    pub(crate) uid: String,
+    pub(crate) retry_after_seconds: u64,
+}
+
+/// What a request is about, for errors.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) method: &'static str,
+    pub(crate) api: &'a Api,
+    pub(crate) namespace: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+}
+
+impl Subject<'_> {
+    pub(crate) fn refusal(&self, message: impl Into<String>) -> Refusal {
+        let mut object = self.api.kind.to_owned();
+        for part in [self.namespace, self.name].into_iter().flatten() {
+            object.push(if object == self.api.kind { ' ' } else { '/' });
+            object.push_str(part);
+        }
+        Refusal { method: self.method, object, message: message.into() }
+    }
+}
+
+/// Sorts an answer that is not a success.
+pub(crate) fn classify(
+    subject: Subject<'_>,
+    http: u16,
+    retry_after: Option<Duration>,
+    body: &[u8],
+) -> ApiError {
+    let status: Option<Status> = serde_json::from_slice(body).ok();
+    let status = status.unwrap_or_default();
+    let secret = subject.api.group.is_empty() && subject.api.plural == "secrets";
+    let message = match (secret, status.message.is_empty()) {
+        (false, false) => status.message,
+        _ => format!("HTTP {http} {}", status.reason).trim_end().to_owned(),
+    };
+    let refusal = subject.refusal(message);
+    match http {
+        // A path that is not served is answered without naming the object; a proxy's 404 likewise. Neither
+        // proves that the object is absent.
+        404 if subject.name.is_some_and(|name| name == status.details.name) => ApiError::NotFound(refusal),
+        // A create names the namespace that is missing, or nothing.
+        404 if subject.name.is_none() && status.reason == "NotFound" && !status.details.name.is_empty() => {
+            ApiError::NotFound(refusal)
+        }
+        404 => ApiError::NotServed(refusal),
+        409 if status.reason == "AlreadyExists" => ApiError::AlreadyExists(refusal),
+        409 => ApiError::Conflict(refusal),
+        403 => ApiError::Forbidden(refusal),
+        400 | 413 | 422 => ApiError::Invalid(refusal),
+        429 => {
+            let asked = Duration::from_secs(status.details.retry_after_seconds.clamp(1, 60));
+            ApiError::TooManyRequests { refusal, retry_after: retry_after.unwrap_or(asked) }
+        }
+        410 => ApiError::Gone(refusal),
+        500 | 502 | 503 | 504 => ApiError::Unavailable(refusal),
+        status => ApiError::Other { refusal, status },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf_model::Scope;
+
+    const PODS: Api = Api { group: "", version: "v1", kind: "Pod", plural: "pods", scope: Scope::Namespaced };
+    const SECRETS: Api =
+        Api { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
+
+    fn of(api: &Api, name: Option<&str>, http: u16, body: &str) -> ApiError {
+        let subject = Subject { method: "PUT", api, namespace: Some("ns"), name };
+        classify(subject, http, None, body.as_bytes())
+    }
+
+    #[test]
+    fn sorts_by_what_can_be_done() {
+        let table = [
+            (404, r#"{"reason":"NotFound","details":{"name":"a"}}"#, "NotFound"),
+            (404, r#"{"reason":"NotFound","details":{"name":"other"}}"#, "NotServed"),
+            (404, "404 page not found", "NotServed"),
+            (404, "<html>", "NotServed"),
+            (409, r#"{"reason":"Conflict"}"#, "Conflict"),
+            (409, r#"{"reason":"AlreadyExists"}"#, "AlreadyExists"),
+            (403, r#"{"reason":"Forbidden"}"#, "Forbidden"),
+            (400, "", "Invalid"),
+            (422, "", "Invalid"),
+            (429, "", "TooManyRequests"),
+            (410, "", "Gone"),
+            (500, "", "Unavailable"),
+            (503, "", "Unavailable"),
+            (504, "", "Unavailable"),
+            (401, "", "Other"),
+            (418, "", "Other"),
+        ];
+        for (http, body, reason) in table {
+            assert_eq!(of(&PODS, Some("a"), http, body).reason(), reason, "{http} {body}");
+        }
+    }
+
+    #[test]
+    fn retry_after_is_read_and_bounded() {
+        for (body, seconds) in [
+            ("", 1),
+            (r#"{"details":{"retryAfterSeconds":7}}"#, 7),
+            (r#"{"details":{"retryAfterSeconds":7000}}"#, 60),
+        ] {
+            let ApiError::TooManyRequests { retry_after, .. } = of(&PODS, None, 429, body) else { panic!() };
+            assert_eq!(retry_after, Duration::from_secs(seconds), "{body}");
+        }
+    }
+
+    #[test]
+    fn names_the_object_and_keeps_secrets() {
+        let body = r#"{"reason":"Invalid","message":"data: hunter2 is wrong"}"#;
+        assert_eq!(of(&PODS, Some("a"), 422, body).to_string(), "PUT Pod ns/a: data: hunter2 is wrong");
+        assert_eq!(of(&SECRETS, Some("a"), 422, body).to_string(), "PUT Secret ns/a: HTTP 422 Invalid");
+        assert_eq!(of(&PODS, None, 503, "down").to_string(), "PUT Pod ns: HTTP 503");
+    }
+}

@@ -1,0 +1,146 @@
+//! Two candidates and one lease, on a server with optimistic locking.
+
+use super::*;
+use crate::testing::{Asked, Objects, Reply, cluster};
+use std::sync::Mutex as StdMutex;
+use tokio::time::timeout;
+
+const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/role";
+const SECOND: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Default)]
+struct Server {
+    objects: Arc<StdMutex<Objects>>,
+}
+
+impl Server {
+    fn cluster(&self) -> (Cluster, Arc<StdMutex<bool>>) {
+        let down = Arc::new(StdMutex::new(false));
+        let (objects, is_down) = (Arc::clone(&self.objects), Arc::clone(&down));
+        let cluster = cluster(move |asked: Asked| match *is_down.lock().unwrap() {
+            true => Reply::Never,
+            false => objects.lock().unwrap().answer(&asked),
+        });
+        (cluster, down)
+    }
+
+    fn spec(&self) -> Value {
+        self.objects.lock().unwrap().by_path[PATH]["spec"].clone()
+    }
+}
+
+fn options(identity: &str) -> LeaseOptions {
+    LeaseOptions::new("ns", "role", identity)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_two_holds_and_the_other_follows_a_release_at_once() {
+    let server = Server::default();
+    let ((one, _), (two, _)) = (server.cluster(), server.cluster());
+    let one = Leadership::start(&one, options("one"));
+    one.acquired().await;
+    let two = Leadership::start(&two, options("two"));
+    for _ in 0..60 {
+        tokio::time::sleep(SECOND).await;
+        assert!(one.holds() && !two.holds());
+    }
+    assert_eq!(server.spec()["holderIdentity"], "one");
+    assert_eq!(server.spec()["leaseTransitions"], 0);
+
+    let began = Instant::now();
+    one.release(5 * SECOND).await;
+    assert!(!one.holds());
+    two.acquired().await;
+    assert!(began.elapsed() < SECOND, "{:?}", began.elapsed());
+    assert_eq!(server.spec()["holderIdentity"], "two");
+    assert_eq!(server.spec()["leaseTransitions"], 1);
+    assert!(timeout(60 * SECOND, one.acquired()).await.is_err(), "released is released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_cut_off_stops_before_the_other_begins_and_comes_back() {
+    let server = Server::default();
+    let ((one, down), (two, _)) = (server.cluster(), server.cluster());
+    let one = Leadership::start(&one, options("one"));
+    one.acquired().await;
+    let two = Leadership::start(&two, options("two"));
+    tokio::time::sleep(10 * SECOND).await;
+
+    *down.lock().unwrap() = true;
+    let cut = Instant::now();
+    one.lost().await;
+    let lost = cut.elapsed();
+    assert!(lost <= 10 * SECOND, "{lost:?}");
+    assert!(!two.holds());
+    two.acquired().await;
+    let taken = cut.elapsed();
+    assert!(taken > lost + SECOND && taken < 25 * SECOND, "{lost:?} {taken:?}");
+
+    // The process lives; the lease is the other's until that one lets go.
+    *down.lock().unwrap() = false;
+    tokio::time::sleep(30 * SECOND).await;
+    assert!(two.holds() && !one.holds());
+    two.release(5 * SECOND).await;
+    timeout(8 * SECOND, one.acquired()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_that_race_never_hold_together() {
+    let server = Server::default();
+    let candidates: Vec<_> = (0..5)
+        .map(|number| {
+            let (cluster, down) = server.cluster();
+            (Leadership::start(&cluster, options(&format!("c{number}"))), down)
+        })
+        .collect();
+    let mut held = std::collections::BTreeSet::new();
+    for round in 0..3000_usize {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let holders: Vec<usize> = (0..5).filter(|number| candidates[*number].0.holds()).collect();
+        assert!(holders.len() <= 1, "{holders:?}");
+        held.extend(holders);
+        // Each is cut off in turn for longer than a lease lasts.
+        for (number, (_, down)) in candidates.iter().enumerate() {
+            *down.lock().unwrap() = round / 300 % 5 == number;
+        }
+    }
+    assert!(held.len() >= 2, "{held:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_under_the_same_identity_goes_on_at_once() {
+    let server = Server::default();
+    let (first, _) = server.cluster();
+    let leadership = Leadership::start(&first, options("one"));
+    leadership.acquired().await;
+    drop(leadership);
+    tokio::time::sleep(SECOND).await;
+    assert_eq!(server.spec()["holderIdentity"], "one", "dropped is not released");
+    let (again, _) = server.cluster();
+    let began = Instant::now();
+    Leadership::start(&again, options("one")).acquired().await;
+    assert!(began.elapsed() < SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_put_on_the_lease_stays() {
+    let server = Server::default();
+    let (cluster, _) = server.cluster();
+    let mut labelled = options("one");
+    labelled.labels.insert("team".into(), "storage".into());
+    let leadership = Leadership::start(&cluster, labelled);
+    leadership.acquired().await;
+    {
+        let mut objects = server.objects.lock().unwrap();
+        let lease = objects.by_path.get_mut(PATH).unwrap();
+        assert_eq!(lease["metadata"]["labels"]["team"], "storage");
+        lease["metadata"]["annotations"] = json!({"note": "mine"});
+        lease["metadata"]["resourceVersion"] = json!("500");
+    }
+    for _ in 0..20 {
+        tokio::time::sleep(SECOND).await;
+        assert!(leadership.holds(), "a conflict is no loss");
+    }
+    let objects = server.objects.lock().unwrap();
+    assert_eq!(objects.by_path[PATH]["metadata"]["annotations"]["note"], "mine");
+}

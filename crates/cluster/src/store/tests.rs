@@ -1,0 +1,60 @@
+//! Subscriptions: order, bounds, and their end.
+
+use super::*;
+use crate::testing::{Thing, decoded, thing};
+
+#[tokio::test]
+async fn begins_with_a_resync_then_changes_in_order() {
+    let store = Store::<Thing>::new(WatchOptions::default());
+    let mut changes = store.changes();
+    store.update(|table| table.watched(decoded(thing("a", 1, "red"))));
+    store.update(|table| table.watched(decoded(thing("a", 2, "blue"))));
+    store.update(|table| table.watched_deletion(&Key::namespaced("ns", "a"), "u-a", "3"));
+    assert!(matches!(changes.next().await, Some(Notice::Resync)));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let Some(Notice::Change(change)) = changes.next().await else { panic!() };
+        let color = |thing: &Option<Arc<Thing>>| thing.as_ref().map(|thing| thing.color.clone());
+        seen.push((color(&change.old), color(&change.new)));
+    }
+    let color = |text: &str| Some(text.to_owned());
+    assert_eq!(seen, [(None, color("red")), (color("red"), color("blue")), (color("blue"), None)]);
+    drop(store);
+    assert!(changes.next().await.is_none());
+}
+
+#[tokio::test]
+async fn a_slow_subscriber_gets_a_resync_instead_of_everything() {
+    let store = Store::<Thing>::new(WatchOptions::default());
+    let mut changes = store.changes();
+    for version in 1..=3 * changes::PENDING as u64 {
+        store.update(|table| table.watched(decoded(thing("a", version, "red"))));
+    }
+    drop(store);
+    let (mut notices, mut resyncs) = (0, 0);
+    while let Some(notice) = changes.next().await {
+        notices += 1;
+        resyncs += usize::from(matches!(notice, Notice::Resync));
+    }
+    assert!(notices <= changes::PENDING && resyncs == 1, "{notices} {resyncs}");
+}
+
+#[tokio::test]
+async fn absorbs_only_what_belongs_to_it() {
+    let options = WatchOptions {
+        namespace: Some("ns".into()),
+        label_selector: Some("mine=yes".into()),
+        field_selector: None,
+    };
+    let store = Store::<Thing>::new(options);
+    let enter = |value: Value| store.absorb(value.to_string().as_bytes(), &value);
+    enter(thing("plain", 1, "red"));
+    let mut labelled = thing("mine", 2, "red");
+    labelled["metadata"]["labels"] = serde_json::json!({"mine": "yes"});
+    enter(labelled.clone());
+    labelled["metadata"]["namespace"] = "elsewhere".into();
+    enter(labelled);
+    enter(serde_json::json!({"metadata": 5}));
+    let names: Vec<String> = store.all().iter().map(|thing| thing.metadata.name.clone()).collect();
+    assert_eq!(names, ["mine"]);
+}

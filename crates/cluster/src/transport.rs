@@ -1,0 +1,297 @@
+//! Requests on their way: paths, deadlines, limits, and answers sorted into bytes or [`ApiError`].
+//!
+//! Promise: a name that is not one path segment never reaches the server (an empty name would turn a GET of one
+//! object into a LIST of all), no request waits for ever, and no answer is read beyond its bound.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{Method, Request};
+use http_body_util::{BodyExt, Limited};
+use kube::client::Body;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use wharf_model::{Api, Key};
+
+use crate::Metrics;
+use crate::error::{ApiError, Subject, classify};
+use crate::limit::Limit;
+
+/// A single request; the API server's own limit for most is 60 s, but controllers would rather ask again.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// One page of a list may be this large; a page is 500 objects.
+const MAX_ANSWER: usize = 128 << 20;
+/// HTTP/1.1 takes one connection per request in flight, and each costs memory on both sides.
+const IN_FLIGHT: usize = 64;
+
+/// Where requests go; cheap to clone, clones share limits.
+#[derive(Clone)]
+pub(crate) struct Transport {
+    client: kube::Client,
+    limit: Option<Arc<Limit>>,
+    in_flight: Arc<Semaphore>,
+    metrics: Metrics,
+}
+
+/// One request. `subject` names it in errors, the rest goes over the wire.
+pub(crate) struct Call<'a> {
+    pub(crate) subject: Subject<'a>,
+    pub(crate) subresource: Option<&'a str>,
+    pub(crate) query: Vec<(&'static str, String)>,
+    pub(crate) content_type: &'static str,
+    pub(crate) body: Vec<u8>,
+}
+
+impl<'a> Call<'a> {
+    /// About one object.
+    pub(crate) fn object(method: &'static str, api: &'a Api, key: &'a Key) -> Self {
+        Self::new(Subject { method, api, namespace: key.namespace.as_deref(), name: Some(&key.name) })
+    }
+
+    /// About a collection.
+    pub(crate) fn collection(method: &'static str, api: &'a Api, namespace: Option<&'a str>) -> Self {
+        Self::new(Subject { method, api, namespace, name: None })
+    }
+
+    fn new(subject: Subject<'a>) -> Self {
+        Self { subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
+    }
+
+    pub(crate) fn subresource(mut self, subresource: Option<&'a str>) -> Self {
+        self.subresource = subresource;
+        self
+    }
+
+    pub(crate) fn query(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn body(mut self, content_type: &'static str, body: Vec<u8>) -> Self {
+        self.content_type = content_type;
+        self.body = body;
+        self
+    }
+
+    fn path(&self) -> Result<String, ApiError> {
+        let Subject { api, namespace, name, .. } = self.subject;
+        for part in [namespace, name, self.subresource].into_iter().flatten() {
+            if !is_segment(part) {
+                let message = format!("{part:?} cannot be a name in the API");
+                return Err(ApiError::Invalid(self.subject.refusal(message)));
+            }
+        }
+        let mut path = api.path(namespace);
+        for part in [name, self.subresource].into_iter().flatten() {
+            path.push('/');
+            path.push_str(part);
+        }
+        for (position, (name, value)) in self.query.iter().enumerate() {
+            path.push(if position == 0 { '?' } else { '&' });
+            path.push_str(name);
+            path.push('=');
+            encode(value, &mut path);
+        }
+        Ok(path)
+    }
+
+    fn request(&mut self) -> Result<Request<Body>, ApiError> {
+        let method = match self.subject.method {
+            "GET" | "LIST" | "WATCH" => Method::GET,
+            "POST" => Method::POST,
+            "PUT" => Method::PUT,
+            "PATCH" => Method::PATCH,
+            "DELETE" => Method::DELETE,
+            other => {
+                let message = format!("{other} is no method of the API");
+                return Err(ApiError::Invalid(self.subject.refusal(message)));
+            }
+        };
+        let mut request = Request::builder().method(method).uri(self.path()?);
+        if !self.body.is_empty() {
+            request = request.header(CONTENT_TYPE, self.content_type);
+        }
+        request
+            .body(Body::from(std::mem::take(&mut self.body)))
+            .map_err(|error| ApiError::Invalid(self.subject.refusal(error.to_string())))
+    }
+}
+
+impl Transport {
+    pub(crate) fn new(client: kube::Client, limit: Option<Limit>, metrics: Metrics) -> Self {
+        Self { client, limit: limit.map(Arc::new), in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), metrics }
+    }
+
+    /// The same connection without the limits: a lease must be renewed however busy its holder is.
+    pub(crate) fn unlimited(&self) -> Self {
+        Self { limit: None, in_flight: Arc::new(Semaphore::new(IN_FLIGHT)), ..self.clone() }
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn default_namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
+    /// Sends, and reads the whole answer.
+    pub(crate) async fn send(&self, call: Call<'_>) -> Result<Vec<u8>, ApiError> {
+        self.send_within(call, DEADLINE).await
+    }
+
+    /// The same, for those who cannot wait so long. Time spent waiting for a turn does not count.
+    pub(crate) async fn send_within(
+        &self,
+        mut call: Call<'_>,
+        within: Duration,
+    ) -> Result<Vec<u8>, ApiError> {
+        let request = call.request()?;
+        let subject = call.subject;
+        let answer = async {
+            // The semaphore is never closed, so this does not fail; if it did, a request too many is harmless.
+            let _turn = self.in_flight.acquire().await.ok();
+            if let Some(limit) = &self.limit {
+                limit.wait().await;
+            }
+            match timeout(within, self.exchange(subject, request)).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    let message = format!("no answer within {} s", within.as_secs_f32());
+                    Err(ApiError::Unavailable(subject.refusal(message)))
+                }
+            }
+        }
+        .await;
+        self.metrics.request(subject.method, subject.api.plural, answer.as_ref().err());
+        answer
+    }
+
+    async fn exchange(&self, subject: Subject<'_>, request: Request<Body>) -> Result<Vec<u8>, ApiError> {
+        let (retry_after, http, body) = self.begin(subject, request).await?;
+        let bytes = Limited::new(body, MAX_ANSWER)
+            .collect()
+            .await
+            .map_err(|error| ApiError::Unavailable(subject.refusal(format!("answer broke off: {error}"))))?
+            .to_bytes();
+        if (200..300).contains(&http) {
+            Ok(bytes.into())
+        } else {
+            Err(classify(subject, http, retry_after, &bytes))
+        }
+    }
+
+    /// Sends, and hands over the answer's body as it comes. `within` is for its beginning only.
+    pub(crate) async fn open(&self, mut call: Call<'_>, within: Duration) -> Result<Body, ApiError> {
+        let request = call.request()?;
+        let subject = call.subject;
+        let answer = match timeout(within, self.begin(subject, request)).await {
+            Ok(Ok((_, http, body))) if (200..300).contains(&http) => Ok(body),
+            Ok(Ok((retry_after, http, body))) => {
+                let bytes = timeout(within, Limited::new(body, 1 << 20).collect()).await;
+                let bytes = bytes.ok().and_then(Result::ok).map(|body| body.to_bytes()).unwrap_or_default();
+                Err(classify(subject, http, retry_after, &bytes))
+            }
+            Ok(Err(error)) => Err(error),
+            Err(_) => Err(ApiError::Unavailable(subject.refusal("no answer in time"))),
+        };
+        self.metrics.request(subject.method, subject.api.plural, answer.as_ref().err());
+        answer
+    }
+
+    async fn begin(
+        &self,
+        subject: Subject<'_>,
+        request: Request<Body>,
+    ) -> Result<(Option<Duration>, u16, Body), ApiError> {
+        let response = self
+            .client
+            .send(request)
+            .await
+            .map_err(|error| ApiError::Unavailable(subject.refusal(chain(&error))))?;
+        let retry_after = response
+            .headers()
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok())
+            .map(|seconds: u64| Duration::from_secs(seconds.min(60)));
+        Ok((retry_after, response.status().as_u16(), response.into_body()))
+    }
+}
+
+/// An error with its causes: hyper alone would only say "error sending request".
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Whether the text is one segment of a path and nothing else. Kubernetes allows more than DNS names (a colon,
+/// for example), so this refuses only what would change the path's meaning.
+fn is_segment(text: &str) -> bool {
+    !matches!(text, "" | "." | "..")
+        && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"/%?#\\\"<>[]^`{|}".contains(&byte))
+}
+
+fn encode(value: &str, into: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            into.push(byte.into());
+        } else {
+            into.push('%');
+            into.push(HEX[usize::from(byte >> 4)].into());
+            into.push(HEX[usize::from(byte & 15)].into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf_model::Scope;
+
+    const PVCS: Api = Api {
+        group: "",
+        version: "v1",
+        kind: "PersistentVolumeClaim",
+        plural: "persistentvolumeclaims",
+        scope: Scope::Namespaced,
+    };
+
+    #[test]
+    fn paths() {
+        let key = Key::namespaced("ns", "a");
+        let call = Call::object("PATCH", &PVCS, &key).subresource(Some("status"));
+        assert_eq!(call.path().unwrap(), "/api/v1/namespaces/ns/persistentvolumeclaims/a/status");
+        let call =
+            Call::collection("LIST", &PVCS, None).query("limit", "5").query("labelSelector", "a in (b)");
+        assert_eq!(
+            call.path().unwrap(),
+            "/api/v1/persistentvolumeclaims?limit=5&labelSelector=a%20in%20%28b%29"
+        );
+    }
+
+    #[test]
+    fn refuses_what_is_not_a_name() {
+        for name in ["", ".", "..", "a/b", "a?b", "a#b", "a%2fb", "a b", "ä", "a\n"] {
+            let key = Key::namespaced("ns", name);
+            let error = Call::object("GET", &PVCS, &key).path().unwrap_err();
+            assert_eq!(error.reason(), "Invalid", "{name:?}");
+            let key = Key::namespaced(name, "a");
+            assert!(Call::object("GET", &PVCS, &key).path().is_err(), "{name:?}");
+        }
+        for name in ["a", "system:node", "a.b-c", "pvc-0000"] {
+            let key = Key::namespaced("ns", name);
+            assert!(Call::object("GET", &PVCS, &key).path().is_ok(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! From bytes to objects, each on its own: one that cannot be decoded does not take others with it.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use wharf_model::{Key, Kind};
+
+use crate::error::Status;
+
+/// What a line of a watch says.
+#[derive(Debug)]
+pub(crate) enum Event<K> {
+    Put(K),
+    Deleted { key: Key, uid: String, version: String },
+    Bookmark { version: String },
+    Error(Status),
+    Unreadable(Unreadable),
+}
+
+/// An object we cannot decode; its key and version are known unless even its metadata is strange.
+#[derive(Debug)]
+pub(crate) struct Unreadable {
+    pub(crate) key: Option<Key>,
+    pub(crate) version: String,
+    pub(crate) error: String,
+}
+
+/// A page of a list.
+#[derive(Debug)]
+pub(crate) struct Page<K> {
+    pub(crate) items: Vec<Result<K, Unreadable>>,
+    pub(crate) version: String,
+    pub(crate) next: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RawPage<'a> {
+    #[serde(default)]
+    metadata: ListMeta,
+    #[serde(borrow, default)]
+    items: Option<Vec<&'a RawValue>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct ListMeta {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct RawEvent<'a> {
+    #[serde(rename = "type")]
+    kind: &'a str,
+    #[serde(borrow)]
+    object: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Identity {
+    metadata: IdentityMeta,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct IdentityMeta {
+    name: String,
+    namespace: Option<String>,
+    uid: String,
+    resource_version: String,
+}
+
+/// Decodes a page; an error only if it is no list at all.
+pub(crate) fn page<K: Kind>(bytes: &[u8]) -> Result<Page<K>, String> {
+    let raw: RawPage<'_> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    let items = raw.items.unwrap_or_default().into_iter().map(|raw| object(raw)).collect();
+    let next = Some(raw.metadata.next).filter(|next| !next.is_empty());
+    Ok(Page { items, version: raw.metadata.resource_version, next })
+}
+
+/// Decodes a line of a watch.
+pub(crate) fn event<K: Kind>(line: &[u8]) -> Event<K> {
+    let unreadable =
+        |error: String| Event::Unreadable(Unreadable { key: None, version: String::new(), error });
+    let raw: RawEvent<'_> = match serde_json::from_slice(line) {
+        Ok(raw) => raw,
+        Err(error) => return unreadable(error.to_string()),
+    };
+    match raw.kind {
+        "ADDED" | "MODIFIED" => match object(raw.object) {
+            Ok(object) => Event::Put(object),
+            Err(error) => Event::Unreadable(error),
+        },
+        // The key is enough to delete, whatever the rest looks like.
+        "DELETED" => match identity(raw.object) {
+            Ok(meta) => {
+                let key = Key { namespace: meta.namespace, name: meta.name };
+                Event::Deleted { key, uid: meta.uid, version: meta.resource_version }
+            }
+            Err(error) => unreadable(error.to_string()),
+        },
+        "BOOKMARK" => match identity(raw.object) {
+            Ok(meta) => Event::Bookmark { version: meta.resource_version },
+            Err(error) => unreadable(error.to_string()),
+        },
+        "ERROR" => match serde_json::from_str(raw.object.get()) {
+            Ok(status) => Event::Error(status),
+            Err(error) => unreadable(error.to_string()),
+        },
+        other => unreadable(format!("no such event type: {other}")),
+    }
+}
+
+fn object<K: Kind>(raw: &RawValue) -> Result<K, Unreadable> {
+    let error = match serde_json::from_str::<K>(raw.get()) {
+        Ok(object) if object.meta().name.is_empty() => "it has no name".to_owned(),
+        Ok(object) => return Ok(object),
+        Err(error) => error.to_string(),
+    };
+    let meta = identity(raw).unwrap_or_default();
+    let key = Some(Key { namespace: meta.namespace, name: meta.name }).filter(|key| !key.name.is_empty());
+    Err(Unreadable { key, version: meta.resource_version, error })
+}
+
+fn identity(raw: &RawValue) -> Result<IdentityMeta, serde_json::Error> {
+    serde_json::from_str::<Identity>(raw.get()).map(|identity| identity.metadata)
+}

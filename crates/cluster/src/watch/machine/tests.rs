@@ -1,0 +1,187 @@
+//! The machine fed with bytes, without a network.
+
+use super::*;
+use crate::WatchOptions;
+use crate::error::Subject;
+use crate::testing::{Thing, thing};
+use serde_json::{Value, json};
+
+struct Bench {
+    state: State,
+    store: Store<Thing>,
+    report: Reporter,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let report = Reporter::new(Metrics::default(), "Thing", "things");
+        Self { state: State::start(), store: Store::new(WatchOptions::default()), report }
+    }
+
+    fn feed(&mut self, input: Input<'_>) -> &State {
+        let state = std::mem::replace(&mut self.state, State::start());
+        self.state = step(state, input, &self.store, &mut self.report);
+        &self.state
+    }
+
+    fn page(&mut self, version: &str, next: &str, items: Value) -> &State {
+        if matches!(self.state, State::Listing { next: None, .. } | State::Missing { .. }) {
+            self.store.update(|table| {
+                table.list_begins();
+                None
+            });
+        }
+        let page = json!({"metadata": {"resourceVersion": version, "continue": next}, "items": items});
+        self.feed(Input::Page(page.to_string().as_bytes()))
+    }
+
+    fn line(&mut self, kind: &str, object: Value) -> &State {
+        let line = json!({"type": kind, "object": object}).to_string().into_bytes();
+        self.feed(Input::Line(Line::Whole(line)))
+    }
+
+    fn names(&self) -> Vec<String> {
+        let name = |thing: &std::sync::Arc<Thing>| thing.metadata.name.clone();
+        self.store.all().iter().map(name).collect()
+    }
+}
+
+fn refusal() -> crate::Refusal {
+    Subject { method: "LIST", api: &Thing::API, namespace: None, name: None }.refusal("no")
+}
+
+fn watching(version: &str, failures: u32) -> State {
+    State::Watching { version: version.into(), failures }
+}
+
+fn listing(next: Option<&str>, whole: bool, failures: u32) -> State {
+    State::Listing { next: next.map(str::to_owned), whole, failures }
+}
+
+#[test]
+fn pages_then_watch() {
+    let mut bench = Bench::new();
+    assert_eq!(*bench.page("10", "more", json!([thing("a", 5, "red")])), listing(Some("more"), false, 0));
+    assert_eq!(bench.store.reach(), Reach::Listing);
+    assert_eq!(*bench.page("10", "", json!([thing("b", 6, "red")])), watching("10", 0));
+    assert_eq!(bench.store.reach(), Reach::Served);
+    assert_eq!(*bench.line("ADDED", thing("c", 11, "red")), watching("11", 0));
+    assert_eq!(*bench.line("DELETED", thing("a", 12, "red")), watching("12", 0));
+    let bookmark = json!({"kind": "Thing", "metadata": {"resourceVersion": "50"}});
+    assert_eq!(*bench.line("BOOKMARK", bookmark), watching("50", 0));
+    assert_eq!(bench.names(), ["b", "c"]);
+}
+
+#[test]
+fn resumes_after_an_end_and_backs_off_without_use() {
+    let mut bench = Bench::new();
+    bench.page("10", "", json!([]));
+    bench.feed(Input::Opened);
+    assert_eq!(*bench.feed(Input::Ended { served: true }), watching("10", 0));
+    bench.feed(Input::Opened);
+    assert_eq!(*bench.feed(Input::Ended { served: false }), watching("10", 1));
+    bench.feed(Input::Opened);
+    assert_eq!(*bench.feed(Input::Ended { served: false }), watching("10", 2));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Unavailable(refusal()))), watching("10", 3));
+    assert_eq!(*bench.line("ADDED", thing("c", 11, "red")), watching("11", 0));
+}
+
+#[test]
+fn gone_relists_and_keeps_the_store_meanwhile() {
+    for by_line in [true, false] {
+        let mut bench = Bench::new();
+        bench.page("10", "", json!([thing("a", 5, "red"), thing("b", 6, "red")]));
+        let mut changes = bench.store.changes();
+        let state = match by_line {
+            true => bench.line("ERROR", json!({"kind": "Status", "code": 410, "reason": "Expired"})),
+            false => bench.feed(Input::Failed(ApiError::Gone(refusal()))),
+        };
+        assert_eq!(*state, listing(None, false, 1));
+        assert_eq!(bench.names(), ["a", "b"]);
+        bench.page("20", "", json!([thing("b", 6, "red"), thing("c", 15, "red")]));
+        assert_eq!(bench.names(), ["b", "c"]);
+        let store = std::mem::replace(&mut bench.store, Store::new(WatchOptions::default()));
+        drop(store);
+        let mut told = Vec::new();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        while let Some(notice) = runtime.block_on(changes.next()) {
+            if let crate::Notice::Change(change) = notice {
+                told.push((change.key.name, change.old.is_some(), change.new.is_some()));
+            }
+        }
+        assert_eq!(
+            told,
+            [("c".to_owned(), false, true), ("a".to_owned(), true, false)],
+            "only the difference"
+        );
+    }
+}
+
+#[test]
+fn an_expired_page_asks_for_all_at_once() {
+    let mut bench = Bench::new();
+    bench.page("10", "more", json!([thing("a", 5, "red")]));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Gone(refusal()))), listing(None, true, 1));
+    assert_eq!(*bench.page("20", "", json!([thing("a", 5, "red")])), watching("20", 1));
+}
+
+#[test]
+fn garbage_does_not_stop_the_stream() {
+    let mut bench = Bench::new();
+    bench.page("10", "", json!([thing("a", 5, "red"), {"metadata": "strange"}, {"color": 7}]));
+    assert_eq!(bench.names(), ["a"]);
+    let mut bad = thing("a", 11, "red");
+    bad["color"] = json!({"not": "a string"});
+    assert_eq!(*bench.line("MODIFIED", bad.clone()), watching("11", 0), "its version still counts");
+    assert_eq!(bench.names(), ["a"], "and its last readable version stays");
+    for junk in [&b"{"[..], b"null", b"{\"type\":\"WHAT\",\"object\":{}}", b"\xff\xfe"] {
+        assert_eq!(*bench.feed(Input::Line(Line::Whole(junk.to_vec()))), watching("11", 0));
+    }
+    assert_eq!(*bench.feed(Input::Line(Line::TooLong)), watching("11", 0));
+    bad["metadata"]["resourceVersion"] = json!("12");
+    assert_eq!(*bench.line("DELETED", bad), watching("12", 0), "the key is enough to delete");
+    assert!(bench.names().is_empty());
+}
+
+#[test]
+fn other_errors_of_the_stream_resume() {
+    let mut bench = Bench::new();
+    bench.page("10", "", json!([]));
+    assert_eq!(*bench.line("ERROR", json!({"kind": "Status", "code": 500})), watching("10", 1));
+}
+
+#[test]
+fn a_kind_that_is_not_served() {
+    let mut bench = Bench::new();
+    let missing = || Input::Failed(ApiError::NotServed(refusal()));
+    assert_eq!(*bench.feed(missing()), State::Missing { looks: 1 });
+    assert_eq!((bench.store.reach(), bench.store.served()), (Reach::NotServed, false));
+    bench.page("10", "", json!([thing("a", 5, "red")]));
+    assert!(bench.store.served());
+    // It vanishes while watched: not believed at once.
+    assert_eq!(*bench.feed(missing()), listing(None, false, 1));
+    assert_eq!(*bench.feed(missing()), State::Missing { looks: 1 });
+    bench.feed(missing());
+    assert_eq!(bench.names(), ["a"]);
+    bench.feed(missing());
+    assert!(bench.names().is_empty());
+}
+
+#[test]
+fn forbidden_is_told_and_tried_again() {
+    let mut bench = Bench::new();
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Forbidden(refusal()))), listing(None, false, 1));
+    assert_eq!(bench.store.reach(), Reach::Forbidden);
+    bench.page("10", "", json!([thing("a", 5, "red")]));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Forbidden(refusal()))), watching("10", 2));
+    assert_eq!((bench.store.reach(), bench.store.len()), (Reach::Forbidden, 1));
+    bench.feed(Input::Opened);
+    assert_eq!(bench.store.reach(), Reach::Served);
+}
+
+#[test]
+fn an_answer_that_is_no_list() {
+    let mut bench = Bench::new();
+    assert_eq!(*bench.feed(Input::Page(b"<html>")), listing(None, false, 1));
+    assert_eq!(bench.store.reach(), Reach::Listing);
+}
