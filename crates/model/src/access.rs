@@ -80,7 +80,7 @@ mod tests {
     };
     use super::*;
 
-    /// Row "Access modes" of 1.0.
+    /// sidecars.md 1.0 "Access modes".
     #[test]
     fn combinations() {
         let both = |modes: &[AccessMode]| (combined(modes, false), combined(modes, true));
@@ -110,7 +110,7 @@ mod tests {
         }
     }
 
-    /// Row "Access modes" of 1.0: creating asks mode by mode, so what cannot be combined may still be asked for.
+    /// sidecars.md 1.0 "Access modes": creating asks mode by mode, so what cannot be combined may still be asked for.
     #[test]
     fn one_by_one() {
         assert_eq!(each(&[Rox, Rwo], false), Ok(vec![MultiNodeReaderOnly, SingleNodeWriter]));

@@ -15,6 +15,7 @@ pub mod csinode;
 mod kind;
 pub mod lease;
 mod meta;
+pub mod modify;
 pub mod names;
 pub mod node;
 pub mod parameters;

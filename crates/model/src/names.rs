@@ -232,7 +232,7 @@ pub fn is_dns_subdomain(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Row "Leader election" of 1.0.
+    /// sidecars.md 1.0 "Leader election".
     #[test]
     fn leases_are_upstreams() {
         for (driver, provisioner, attacher, resizer) in [
@@ -251,21 +251,21 @@ mod tests {
         }
     }
 
-    /// Row "Attach order" of 1.2.
+    /// sidecars.md 1.2 "Attach order".
     #[test]
     fn the_attachers_finalizer() {
         assert_eq!(finalizer::attacher("local.csi.wharf.dev"), "external-attacher/local-csi-wharf-dev");
         assert_eq!(finalizer::attacher("a."), "external-attacher/a-X");
     }
 
-    /// Row "Capacity" of 1.1.
+    /// sidecars.md 1.1 "Capacity".
     #[test]
     fn who_keeps_a_capacity() {
         assert_eq!(label::managed_by(None), "external-provisioner");
         assert_eq!(label::managed_by(Some("node-a")), "external-provisioner-node-a");
     }
 
-    /// Row "PV / volume name" of 1.1.
+    /// sidecars.md 1.1 "PV / volume name".
     #[test]
     fn volume_names() {
         let uid = "0d2b7c51-7a5c-4f2b-9f2e-3a1d5c6b7e80";

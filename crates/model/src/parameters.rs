@@ -192,7 +192,7 @@ mod tests {
         SecretTemplate { name: name.into(), namespace: namespace.into() }
     }
 
-    /// Row "fsType" of 1.1. A new key in another case than its own is in the reserved namespace, and unknown.
+    /// sidecars.md 1.1 "fsType". A new key in another case than its own is in the reserved namespace, and unknown.
     #[test]
     fn file_system() {
         for (parameters, expected) in [
@@ -214,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Row "SC params" of 1.1: what the driver gets.
+    /// sidecars.md 1.1 "SC params": what the driver gets.
     #[test]
     fn prefixed_keys_are_stripped_and_old_ones_are_not() {
         let read = read(&[
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(read.driver, map(&expected));
     }
 
-    /// Row "SC params" of 1.1: every key of every purpose.
+    /// sidecars.md 1.1 "SC params": every key of every purpose.
     #[test]
     fn every_purpose_has_its_keys() {
         for (purpose, word) in [
@@ -260,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Row "SC params" of 1.1: the default for all.
+    /// sidecars.md 1.1 "SC params": the default for all.
     #[test]
     fn a_default_is_there_for_all_without_their_own() {
         let read = read(&[
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    /// Row "SC params" of 1.1: deprecated keys, both spellings, unknown keys.
+    /// sidecars.md 1.1 "SC params": deprecated keys, both spellings, unknown keys.
     #[test]
     fn old_spellings() {
         for (purpose, old) in [

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::claim::Condition;
-use crate::{Meta, Time};
+use crate::{Meta, PersistentVolumeClaim, Time};
 
 /// A change of an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,14 +126,19 @@ pub(crate) fn conditions(set: &[Condition], remove: &[&str]) -> Value {
     Value::Array(list)
 }
 
-/// A condition that holds from now on.
-pub(crate) fn holds(kind: &str, reason: &str, message: &str, now: Time) -> Condition {
+/// Those of the conditions that the claim has: a patch that removes absent ones would be noise.
+pub(crate) fn present(claim: &PersistentVolumeClaim, kinds: &[&'static str]) -> Vec<&'static str> {
+    kinds.iter().copied().filter(|kind| claim.status.condition(kind).is_some()).collect()
+}
+
+/// A condition that holds from then on.
+pub(crate) fn holds(kind: &str, reason: &str, message: &str, since: Time) -> Condition {
     Condition {
         kind: kind.to_owned(),
         status: "True".to_owned(),
         reason: reason.to_owned(),
         message: message.to_owned(),
-        last_transition_time: Some(now),
+        last_transition_time: Some(since),
     }
 }
 
@@ -150,7 +155,7 @@ mod tests {
         }
     }
 
-    /// Row "Attach order" of 1.2: a finalizer is appended by JSON patch.
+    /// sidecars.md 1.2 "Attach order": a finalizer is appended by JSON patch.
     #[test]
     fn a_finalizer_is_added_without_naming_others() {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});
@@ -169,7 +174,7 @@ mod tests {
         );
     }
 
-    /// Row "PV finalizer removal" of 1.2.
+    /// sidecars.md 1.2 "PV finalizer removal".
     #[test]
     fn a_finalizer_is_removed_from_where_it_was_seen() {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});

@@ -149,7 +149,7 @@ fn is_file_system_pending(claim: &PersistentVolumeClaim) -> bool {
 /// Says in the claim's status that the controller expands it, and to which size. Before the call.
 pub fn begin(claim: &PersistentVolumeClaim, size: Quantity, fresh: bool, now: Time) -> Patch {
     let resizing = holds(condition::RESIZING, "", "", now);
-    let removed = if fresh { present(claim, &CONDITIONS[1..]) } else { Vec::new() };
+    let removed = if fresh { patch::present(claim, &CONDITIONS[1..]) } else { Vec::new() };
     let mut status = json!({
         "conditions": patch::conditions(&[resizing], &removed),
         "allocatedResources": {"storage": size.to_string()},
@@ -191,7 +191,7 @@ pub fn pending_on_node(claim: &PersistentVolumeClaim, now: Time) -> Patch {
 pub fn finished(claim: &PersistentVolumeClaim, size: Quantity) -> Patch {
     let status = json!({
         "capacity": {"storage": size.to_string()},
-        "conditions": patch::conditions(&[], &present(claim, &CONDITIONS)),
+        "conditions": patch::conditions(&[], &patch::present(claim, &CONDITIONS)),
         "allocatedResourceStatuses": {"storage": null},
     });
     let done = [(annotation::NODE_EXPANSION_NOT_REQUIRED, Some("true"))];
@@ -217,11 +217,6 @@ pub fn caught_up(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Op
     let noted = volume.metadata.annotation(annotation::PRE_RESIZE_CAPACITY).is_some();
     (caught_up && noted)
         .then(|| patch::annotate(&volume.metadata, &[(annotation::PRE_RESIZE_CAPACITY, None)]))
-}
-
-/// Those of the conditions that the claim has: a patch that removes absent ones would be noise.
-fn present(claim: &PersistentVolumeClaim, kinds: &[&'static str]) -> Vec<&'static str> {
-    kinds.iter().copied().filter(|kind| claim.status.condition(kind).is_some()).collect()
 }
 
 /// An earlier expansion may have told kubelet that the node has nothing to do.

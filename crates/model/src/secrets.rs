@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::names::{is_dns_label, is_dns_subdomain};
+use crate::names::{annotation, is_dns_label, is_dns_subdomain};
 use crate::parameters::Purpose;
-use crate::{Meta, SecretRef};
+use crate::{Meta, PersistentVolume, SecretRef};
 
 /// Where secrets are, as a class says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,8 +60,8 @@ impl Secrets {
         self.by_purpose.get(&purpose).or(self.default.as_ref())
     }
 
-    /// The secret for this purpose. Without a claim (a volume is deleted long after its claim is gone) only the
-    /// volume's name can be filled in.
+    /// The secret for this purpose. When a volume is deleted its claim is gone: then only its name and namespace,
+    /// as the volume remembers them, or nothing of it, can be filled in.
     pub fn reference(
         &self,
         purpose: Purpose,
@@ -69,6 +69,29 @@ impl Secrets {
         claim: Option<&Meta>,
     ) -> Result<Option<SecretRef>, TemplateError> {
         self.template(purpose).map(|template| template.resolve(volume, claim)).transpose()
+    }
+}
+
+/// The secret for deleting a volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DeletionSecret {
+    /// This one.
+    Named(SecretRef),
+    /// None is needed.
+    None,
+    /// The volume does not say: its class has to be asked, with [`Purpose::Provisioner`].
+    AskClass,
+}
+
+/// The secret for deleting a volume, as its provisioner noted it there.
+pub fn for_deletion(volume: &PersistentVolume) -> DeletionSecret {
+    let noted = |key| volume.metadata.annotation(key);
+    match (noted(annotation::DELETION_SECRET_NAME), noted(annotation::DELETION_SECRET_NAMESPACE)) {
+        (None, _) | (_, None) => DeletionSecret::AskClass,
+        (Some(name), Some(namespace)) if !name.is_empty() && !namespace.is_empty() => {
+            DeletionSecret::Named(SecretRef { name: name.to_owned(), namespace: namespace.to_owned() })
+        }
+        (Some(_), Some(_)) => DeletionSecret::None,
     }
 }
 
@@ -181,7 +204,7 @@ mod tests {
         TemplateError::UnknownTokens { template: template.into(), tokens }
     }
 
-    /// Row "Secret templates" of 1.1: names.
+    /// sidecars.md 1.1 "Secret templates": names.
     #[test]
     fn names() {
         for (template, expected) in [
@@ -212,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Row "Secret templates" of 1.1: namespaces take nothing that a claim's owner chooses.
+    /// sidecars.md 1.1 "Secret templates": namespaces take nothing that a claim's owner chooses.
     #[test]
     fn namespaces() {
         for (template, expected) in [
@@ -235,7 +258,7 @@ mod tests {
         }
     }
 
-    /// Row "Delete" of 1.1: the claim is gone, so only what the volume tells can be filled in.
+    /// sidecars.md 1.1 "Delete": the claim is gone, so only what the volume tells can be filled in.
     #[test]
     fn without_a_claim() {
         let secrets = Secrets {
@@ -250,6 +273,28 @@ mod tests {
         let error = unknown("${pvc.namespace}", &["pvc.namespace"]);
         assert_eq!(secrets.reference(Purpose::NodeStage, "pv1", None), Err(error));
         assert_eq!(Secrets::default().reference(Purpose::Provisioner, "pv1", None), Ok(None));
+    }
+
+    /// sidecars.md 1.1 "Delete": the secret from the volume's annotations, else from the class.
+    #[test]
+    fn the_secret_for_deleting() {
+        let named = DeletionSecret::Named(SecretRef { name: "s".into(), namespace: "n".into() });
+        for (name, namespace, expected) in [
+            (None, None, DeletionSecret::AskClass),
+            (Some("s"), None, DeletionSecret::AskClass),
+            (None, Some("n"), DeletionSecret::AskClass),
+            (Some("s"), Some("n"), named),
+            (Some(""), Some(""), DeletionSecret::None),
+            (Some("s"), Some(""), DeletionSecret::None),
+        ] {
+            let mut volume = PersistentVolume::default();
+            for (key, value) in
+                [(annotation::DELETION_SECRET_NAME, name), (annotation::DELETION_SECRET_NAMESPACE, namespace)]
+            {
+                volume.metadata.annotations.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+            }
+            assert_eq!(for_deletion(&volume), expected, "{name:?} {namespace:?}");
+        }
     }
 
     #[test]

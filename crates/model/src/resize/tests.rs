@@ -31,7 +31,7 @@ fn expand(size: &str, fresh: bool) -> Plan {
     Plan::Expand { size: size.parse().unwrap(), fresh }
 }
 
-/// Row "State machine" of 1.3. The claim has 5Gi and asks for 10Gi; each line is the volume's size, the allocated
+/// sidecars.md 1.3 "State machine". The claim has 5Gi and asks for 10Gi; each line is the volume's size, the allocated
 /// size, the status, and what follows.
 #[test]
 fn the_state_machine() {
@@ -80,7 +80,7 @@ fn the_state_machine() {
     }
 }
 
-/// Row "State machine" of 1.3: an old API server that knows only conditions.
+/// sidecars.md 1.3 "State machine": an old API server that knows only conditions.
 #[test]
 fn a_pending_file_system_is_the_nodes() {
     for (status, expected) in [("True", Plan::Nothing(Idle::NodesTurn)), ("False", expand("10Gi", true))] {
@@ -92,7 +92,7 @@ fn a_pending_file_system_is_the_nodes() {
     }
 }
 
-/// Row "Trigger" of 1.3.
+/// sidecars.md 1.3 "Trigger".
 #[test]
 fn when_there_is_nothing_to_do() {
     let wants = || claim(json!({"capacity": {"storage": "5Gi"}}));
@@ -131,8 +131,8 @@ fn condition(kind: &str, message: Value) -> Value {
     })
 }
 
-/// Row "Writes" of 1.3, the first: a new size clears what was known of the old one, the same size keeps it; row
-/// "Conditions": others' stay in any case.
+/// sidecars.md 1.3 "Writes", the first: a new size clears what was known of the old one, the same size keeps it;
+/// sidecars.md 1.3 "Conditions": others' stay in any case.
 #[test]
 fn beginning() {
     let mut claim = claim(json!({"conditions": [
@@ -161,7 +161,7 @@ fn beginning() {
     );
 }
 
-/// Row "Writes" of 1.3, the third: the volume.
+/// sidecars.md 1.3 "Writes", the third: the volume.
 #[test]
 fn the_volumes_new_size() {
     let claim = claim(json!({"capacity": {"storage": "5Gi"}}));
@@ -178,7 +178,7 @@ fn the_volumes_new_size() {
     assert_eq!(grown(&again, &claim, size, true), Patch::Merge(plain));
 }
 
-/// Row "Writes" of 1.3: 4a and 4b.
+/// sidecars.md 1.3 "Writes": 4a and 4b.
 #[test]
 fn the_end_on_the_controller() {
     let claim = claim(json!({"conditions": [
@@ -209,7 +209,7 @@ fn the_end_on_the_controller() {
     );
 }
 
-/// Row "Errors" of 1.3: what a final and an infeasible error leave in the status.
+/// sidecars.md 1.3 "Errors": what a final and an infeasible error leave in the status.
 #[test]
 fn failures() {
     let claim = claim(json!({}));
@@ -227,7 +227,7 @@ fn failures() {
     );
 }
 
-/// Row "Writes" of 1.3: the annotation goes when the claim catches up.
+/// sidecars.md 1.3 "Writes": the annotation goes when the claim catches up.
 #[test]
 fn catching_up() {
     let mut volume = volume("10Gi");

@@ -82,7 +82,7 @@ mod tests {
         pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
     }
 
-    /// Row "PV written" of 1.1: nodeAffinity from accessible_topology.
+    /// sidecars.md 1.1 "PV written": nodeAffinity from accessible_topology.
     #[test]
     fn affinity_of_a_new_volume() {
         assert_eq!(node_affinity(&[]), None);
@@ -100,7 +100,7 @@ mod tests {
         );
     }
 
-    /// Row "Node deployment" of 1.1: a node acts on what it reaches.
+    /// sidecars.md 1.1 "Node deployment": a node acts on what it reaches.
     #[test]
     fn reach() {
         let labels = segments(&[("zone", "a"), ("cpus", "8")]);

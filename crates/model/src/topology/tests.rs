@@ -27,7 +27,7 @@ fn no_need() -> Result<Vec<Segments>, TopologyError> {
     panic!("all places were asked for without need")
 }
 
-/// Row "Topology" of 1.1: FNV-1 of 32 bits; published vectors.
+/// sidecars.md 1.1 "Topology": FNV-1 of 32 bits; published vectors.
 #[test]
 fn the_hash() {
     for (text, hash) in [("", 0x811c_9dc5), ("a", 0x050c_5d7e), ("foobar", 0x31f0_b262)] {
@@ -35,7 +35,7 @@ fn the_hash() {
     }
 }
 
-/// Row "Topology" of 1.1: which part of a claim's name counts.
+/// sidecars.md 1.1 "Topology": which part of a claim's name counts.
 #[test]
 fn what_is_hashed() {
     for (claim, name, ordinal) in [
@@ -55,7 +55,7 @@ fn what_is_hashed() {
     }
 }
 
-/// Row "Topology" of 1.1: Immediate, the volumes of a StatefulSet go round.
+/// sidecars.md 1.1 "Topology": Immediate, the volumes of a StatefulSet go round.
 #[test]
 fn a_stateful_set_is_spread() {
     let all = zones(&["a", "b", "c"]);
@@ -83,7 +83,7 @@ fn a_stateful_set_is_spread() {
     assert_eq!(requirement.preferred, four);
 }
 
-/// Row "Topology" of 1.1: allowedTopologies, OR-distributed.
+/// sidecars.md 1.1 "Topology": allowedTopologies, OR-distributed.
 #[test]
 fn allowed_topologies_are_flattened() {
     let terms = allowed(json!([
@@ -99,7 +99,7 @@ fn allowed_topologies_are_flattened() {
     assert_eq!(flat, [zone("3"), both("1", "A"), both("2", "A"), both("1", "B"), both("2", "B")]);
 }
 
-/// Row "Topology" of 1.1: requisite.
+/// sidecars.md 1.1 "Topology": requisite.
 #[test]
 fn requisite() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["b", "a", "b"]}]}]));
@@ -147,7 +147,7 @@ fn requisite() {
     assert_eq!(requisite(&nowhere, no_need), Err(error));
 }
 
-/// Row "Topology" of 1.1: preferred.
+/// sidecars.md 1.1 "Topology": preferred.
 #[test]
 fn preferred_begins_at_the_chosen_node() {
     let terms = allowed(json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a", "b", "c"]}]}]));
@@ -172,7 +172,7 @@ fn preferred_begins_at_the_chosen_node() {
     );
 }
 
-/// Row "Topology" of 1.1: keys from CSINode, segment from Node labels; missing is an error, not found reschedules.
+/// sidecars.md 1.1 "Topology": keys from CSINode, segment from Node labels; missing is an error, not found reschedules.
 #[test]
 fn the_chosen_nodes_place() {
     let csi_node: CSINode = serde_json::from_value(json!({
@@ -204,7 +204,7 @@ fn the_chosen_nodes_place() {
     }
 }
 
-/// Row "Topology" of 1.1: all cluster segments with those keys.
+/// sidecars.md 1.1 "Topology": all cluster segments with those keys.
 #[test]
 fn places_of_the_cluster() {
     let nodes: Vec<Node> = ["b", "a", "b"]
