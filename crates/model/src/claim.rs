@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use crate::kind::{Api, Kind, Scope};
+use crate::names::annotation;
 use crate::words::{nullable, words};
 use crate::{Meta, Quantity, Time};
 
@@ -36,8 +37,22 @@ impl PersistentVolumeClaim {
     /// The class asked for. The annotation that came before the field wins, as everywhere in Kubernetes; an
     /// empty name is a class too (the one nobody provisions for), and `None` is "not yet said".
     pub fn class(&self) -> Option<&str> {
-        let annotation = self.metadata.annotation(crate::names::annotation::BETA_STORAGE_CLASS);
+        let annotation = self.metadata.annotation(annotation::BETA_STORAGE_CLASS);
         annotation.or(self.spec.storage_class_name.as_deref())
+    }
+
+    /// The driver that is to provision it.
+    pub fn provisioner(&self) -> Option<&str> {
+        let newer = self.metadata.annotation(annotation::STORAGE_PROVISIONER);
+        newer.or_else(|| self.metadata.annotation(annotation::BETA_STORAGE_PROVISIONER))
+    }
+
+    /// The node that the scheduler chose.
+    pub fn selected_node(&self) -> Option<&str> {
+        let newer = self.metadata.annotation(annotation::SELECTED_NODE);
+        newer
+            .or_else(|| self.metadata.annotation(annotation::ALPHA_SELECTED_NODE))
+            .filter(|node| !node.is_empty())
     }
 
     /// The size asked for.

@@ -1,5 +1,8 @@
 //! Patches: how objects are changed without ever being written back. Each names the object's identity, so that
 //! another one of the same name is never changed in its stead.
+//!
+//! What the server answers when the object is not as it was seen: 409 to another version, 422 to another identity
+//! and to a list of finalizers that has changed. Either way nothing was written: look again and decide anew.
 
 use serde_json::{Map, Value, json};
 

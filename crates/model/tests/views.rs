@@ -65,6 +65,34 @@ fn the_class_by_annotation_wins() {
     assert_eq!(claim.class(), Some("old"));
 }
 
+/// sidecars.md 1.1 "Selects PVC": newer annotations win over older ones.
+#[test]
+fn who_provisions_and_where() {
+    let with = |annotations| read::<PersistentVolumeClaim>(json!({"metadata": {"annotations": annotations}}));
+    for (annotations, provisioner, node) in [
+        (json!({}), None, None),
+        (json!({"volume.beta.kubernetes.io/storage-provisioner": "old"}), Some("old"), None),
+        (
+            json!({
+                "volume.beta.kubernetes.io/storage-provisioner": "old",
+                "volume.kubernetes.io/storage-provisioner": "new",
+            }),
+            Some("new"),
+            None,
+        ),
+        (json!({"volume.alpha.kubernetes.io/selected-node": "a"}), None, Some("a")),
+        (
+            json!({"volume.alpha.kubernetes.io/selected-node": "a", "volume.kubernetes.io/selected-node": "b"}),
+            None,
+            Some("b"),
+        ),
+        (json!({"volume.kubernetes.io/selected-node": ""}), None, None),
+    ] {
+        let claim = with(annotations);
+        assert_eq!((claim.provisioner(), claim.selected_node()), (provisioner, node));
+    }
+}
+
 #[test]
 fn a_volume() {
     let volume: PersistentVolume = read(json!({
