@@ -290,8 +290,12 @@ impl Cluster {
         let Subject { api, .. } = call.subject;
         let subject = call.subject;
         let bytes = self.inner.transport.send(call).await?;
-        self.enter(api, &bytes);
-        serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))
+        let value: Value = serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))?;
+        match ended_by_write(&value) {
+            Some((key, uid)) => self.for_stores(api, |store| store.bury(&key, &uid)),
+            None => self.enter(api, &bytes),
+        }
+        Ok(value)
     }
 
     /// Lets an answer enter the stores of its kind.
@@ -338,19 +342,40 @@ enum Deleted {
 /// object: as it now waits for finalizers or its grace period, or as it was last.
 fn after_delete(bytes: &[u8]) -> Deleted {
     let value: Value = serde_json::from_slice(bytes).unwrap_or(Value::Null);
-    let text = |path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
     if value.get("kind").and_then(Value::as_str) == Some("Status") {
         let status: Status = serde_json::from_value(value).unwrap_or_default();
         return Deleted::Gone { uid: Some(status.details.uid).filter(|uid| !uid.is_empty()) };
     }
-    let some = |path: &str| value.pointer(path).and_then(Value::as_array).is_some_and(|all| !all.is_empty());
-    let grace = value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(0);
-    let deleting = text("/metadata/deletionTimestamp").is_some();
-    if deleting && (some("/metadata/finalizers") || grace > 0) {
+    if is_deleting(&value) && is_held(&value) {
         Deleted::Lingers
     } else {
-        Deleted::Gone { uid: text("/metadata/uid") }
+        Deleted::Gone { uid: text(&value, "/metadata/uid").map(str::to_owned) }
     }
+}
+
+/// A write that takes the last finalizer off an object in deletion ends it: the answer shows its last state.
+fn ended_by_write(value: &Value) -> Option<(Key, String)> {
+    if !is_deleting(value) || is_held(value) {
+        return None;
+    }
+    let namespace = text(value, "/metadata/namespace").map(str::to_owned);
+    let key = Key { namespace, name: text(value, "/metadata/name")?.to_owned() };
+    Some((key, text(value, "/metadata/uid")?.to_owned()))
+}
+
+fn is_deleting(value: &Value) -> bool {
+    text(value, "/metadata/deletionTimestamp").is_some()
+}
+
+/// Whether finalizers or a grace period keep an object in deletion.
+fn is_held(value: &Value) -> bool {
+    let finalizers = value.pointer("/metadata/finalizers").and_then(Value::as_array);
+    let grace = value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
+    finalizers.is_some_and(|finalizers| !finalizers.is_empty()) || grace.is_some_and(|grace| grace > 0)
+}
+
+fn text<'a>(value: &'a Value, path: &str) -> Option<&'a str> {
+    value.pointer(path).and_then(Value::as_str)
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ pub use events::{Event, EventType, Events, Regarding};
 pub use jitter::jitter;
 pub use lease::{Leadership, LeaseOptions};
 pub use metrics::Metrics;
-pub use queue::{Backoff, Priority, Queue, Work};
+pub use queue::{Backoff, Priority, Queue, QueueKey, Work};
 pub use store::{Change, Changes, Notice, Reach, Store};
 pub use version::{compare_versions, newer_than};
 pub use watch::WatchOptions;

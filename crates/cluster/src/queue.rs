@@ -56,16 +56,16 @@ impl Default for Backoff {
 }
 
 /// A queue; clones are the same queue.
-pub struct Queue<K: Key> {
+pub struct Queue<K: QueueKey> {
     inner: Arc<Inner<K>>,
 }
 
 /// What a queue can be keyed by.
-pub trait Key: Clone + Eq + Hash + Send + Sync + 'static {}
+pub trait QueueKey: Clone + Eq + Hash + Send + Sync + 'static {}
 
-impl<K: Clone + Eq + Hash + Send + Sync + 'static> Key for K {}
+impl<K: Clone + Eq + Hash + Send + Sync + 'static> QueueKey for K {}
 
-struct Inner<K: Key> {
+struct Inner<K: QueueKey> {
     name: &'static str,
     backoff: Backoff,
     metrics: Metrics,
@@ -78,13 +78,13 @@ struct State<K> {
     closed: bool,
 }
 
-impl<K: Key> Clone for Queue<K> {
+impl<K: QueueKey> Clone for Queue<K> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
 }
 
-impl<K: Key> Queue<K> {
+impl<K: QueueKey> Queue<K> {
     /// An empty queue. Its name stands in metrics.
     pub fn new(name: &'static str, backoff: Backoff, metrics: &Metrics) -> Self {
         let state = Mutex::new(State { core: Core::new(), closed: false });
@@ -170,13 +170,13 @@ impl<K: Key> Queue<K> {
     }
 }
 
-impl<K: Key> Inner<K> {
+impl<K: QueueKey> Inner<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
-impl<K: Key> Gauged for Inner<K> {
+impl<K: QueueKey> Gauged for Inner<K> {
     fn gauges(&self) -> Gauges {
         let state = self.lock();
         let (oldest, running, longest_running) = state.core.ages(Instant::now());
@@ -186,7 +186,7 @@ impl<K: Key> Gauged for Inner<K> {
 
 /// A key to be worked on, exclusively until it is finished.
 #[must_use = "work that is dropped counts as failed"]
-pub struct Work<K: Key> {
+pub struct Work<K: QueueKey> {
     inner: Arc<Inner<K>>,
     key: K,
     priority: Priority,
@@ -195,7 +195,7 @@ pub struct Work<K: Key> {
     finished: bool,
 }
 
-impl<K: Key> Work<K> {
+impl<K: QueueKey> Work<K> {
     /// What to work on.
     pub fn key(&self) -> &K {
         &self.key
@@ -240,7 +240,7 @@ impl<K: Key> Work<K> {
     }
 }
 
-impl<K: Key> Drop for Work<K> {
+impl<K: QueueKey> Drop for Work<K> {
     fn drop(&mut self) {
         if !self.finished {
             self.fail();
@@ -248,7 +248,7 @@ impl<K: Key> Drop for Work<K> {
     }
 }
 
-impl<K: Key + fmt::Debug> fmt::Debug for Work<K> {
+impl<K: QueueKey + fmt::Debug> fmt::Debug for Work<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Work").field("key", &self.key).field("failures", &self.failures).finish()
     }

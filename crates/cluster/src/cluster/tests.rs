@@ -45,6 +45,33 @@ fn answers_to_a_delete() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn taking_off_the_last_finalizer_ends_an_object_at_once() {
+    let (_watch, watch_reply) = stream();
+    let deleting = |version: u64, finalizers: Value| {
+        let mut object = thing("a", version, "red");
+        object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        object["metadata"]["finalizers"] = finalizers;
+        Reply::Json(200, object)
+    };
+    let (cluster, asked) = scripted(vec![
+        list(10, "", vec![thing("a", 5, "red")]),
+        watch_reply,
+        deleting(11, json!(["x", "y"])),
+        deleting(12, json!(["y"])),
+        deleting(13, json!([])),
+    ]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    eventually("the watch is open", || asked.lock().unwrap().len() == 2).await;
+    cluster.delete(&Thing::API, &key("a"), Preconditions::default()).await.unwrap();
+    assert!(store.get(&key("a")).unwrap().metadata.is_deleting());
+    for left in [Some(1), None] {
+        cluster.patch(&Thing::API, &key("a"), None, Patch::Json(json!([]))).await.unwrap();
+        assert_eq!(store.get(&key("a")).map(|thing| thing.metadata.finalizers.len()), left);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn lists_watches_loses_the_stream_and_resumes() {
     let (first, first_reply) = stream();
     let (second, second_reply) = stream();
