@@ -10,6 +10,9 @@ set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
 need_root
+# In a mount namespace of their own: a container that somebody starts on this machine meanwhile would get copies of the
+# tests' mounts, and hold their devices. And whatever a test leaves mounted goes with the namespace.
+[ -n "${IN_OWN_NAMESPACE:-}" ] || IN_OWN_NAMESPACE=1 exec unshare --mount --propagation private "$0" "$@"
 work_up
 passed=0 failed=0
 
