@@ -9,6 +9,18 @@ PKI=$RUN/pki
 SERVER=https://127.0.0.1:$((PORTS + 2))
 export KUBECONFIG=$RUN/kubeconfig
 
+# Our copies of mounts that others may want to unmount while we live, such as the pools of other tests: kept, they
+# would keep their devices busy. Those beneath RUN follow the machine's.
+let_go_of_others() {
+  awk -v run="$RUN" -v tmp="${TMPDIR:-/tmp}" '
+    $5 == run || index($5, run "/") == 1 { next }
+    index($5, "/tmp/") == 1 || index($5, tmp "/") == 1 || / - [^ ]+ \/dev\/loop[0-9]+ / { print $5 }
+  ' /proc/self/mountinfo | tac | while read -r target; do
+    # Escaped as in the table; already gone with the one it was in.
+    umount --lazy "$(printf '%b' "$target")" 2>/dev/null || true
+  done
+}
+
 # Directories whose names are fixed in some program: ours show what the machine has, and keep what is written to
 # them to themselves.
 private_directories() {
@@ -176,6 +188,7 @@ ready() {
 
 all() {
   local name
+  let_go_of_others
   touch "$RUN/nodes"
   private_directories
   credentials

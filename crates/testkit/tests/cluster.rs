@@ -8,7 +8,8 @@ mod cluster {
     use std::path::Path;
     use std::time::{Duration, Instant};
 
-    use wharf_testkit::TestCluster;
+    use wharf_linux::FsType;
+    use wharf_testkit::{TestCluster, TestPool};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -51,7 +52,12 @@ mod cluster {
     #[test]
     #[ignore = "needs a cluster: make test-cluster"]
     fn programs_that_die_come_back_and_nodes_may_join_late() {
+        let pool = TestPool::new(FsType::Ext4, 1 << 30);
         let cluster = TestCluster::start();
+        let began = Instant::now();
+        drop(pool);
+        assert!(began.elapsed() < Duration::from_secs(1), "the cluster holds what others have mounted");
+
         cluster.signal("kube-apiserver", "KILL");
         cluster.signal("kubelet-node-b", "KILL");
         cluster.join("node-c");
