@@ -3,6 +3,7 @@
 //!
 //! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
 
+mod authority;
 mod class;
 mod client;
 mod deadline;
@@ -11,6 +12,7 @@ mod pages;
 mod redact;
 mod socket;
 
+pub use authority::AnyAuthority;
 pub use class::{ErrorClass, Operation, classify};
 pub use client::Client;
 pub use deadline::Calls;

@@ -10,10 +10,11 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
-use wharf_csi::{BindError, Endpoint};
+use wharf_csi::{AnyAuthority, BindError, Endpoint};
 
 use crate::Driver;
 use crate::metrics::Metrics;
@@ -77,7 +78,8 @@ impl Driver {
         let (stopping, stopped) = tokio::sync::oneshot::channel();
         let server = Server::builder().serve_with_incoming_shutdown(
             Routes::new(self, &metrics),
-            UnixListenerStream::new(listener),
+            // Some libraries name the socket's path as the authority.
+            UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new)),
             async {
                 shutdown.await;
                 // Nobody listens only if the server has ended by itself.

@@ -10,13 +10,14 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::task::AbortOnDropHandle;
 use tonic::transport::Server;
 use tonic::{Code, Response, Status};
 use wharf_csi::registration::InfoRequest;
 use wharf_csi::registration::registration_server::RegistrationServer;
-use wharf_csi::{BindError, Client, Endpoint, EndpointError, SocketFile, v1};
+use wharf_csi::{AnyAuthority, BindError, Client, Endpoint, EndpointError, SocketFile, v1};
 
 use super::decide::Found;
 use super::service::{Said, Service};
@@ -133,8 +134,9 @@ pub(super) fn serve(directory: &Path, name: &str, kubelet_path: &str) -> Result<
     let (listener, file) = wharf_csi::bind(&endpoint)?;
     let (sender, said) = watch::channel(Said::Nothing);
     let service = Service { name: name.to_owned(), endpoint: kubelet_path.to_owned(), said: sender };
-    let server = Server::builder()
-        .serve_with_incoming(RegistrationServer::new(service), UnixListenerStream::new(listener));
+    // Kubelet names the socket's path as the authority.
+    let callers = UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new));
+    let server = Server::builder().serve_with_incoming(RegistrationServer::new(service), callers);
     let server = tokio::spawn(async move {
         if let Err(error) = server.await {
             tracing::error!(%error, "the registration server ended");
