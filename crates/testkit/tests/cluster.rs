@@ -62,6 +62,9 @@ mod cluster {
 
         cluster.signal("kube-apiserver", "KILL");
         cluster.signal("kubelet-node-b", "KILL");
+        cluster.eventually("the API server is back", MINUTE, |cluster| {
+            cluster.try_kubectl(&["get", "--raw", "/readyz"]).ok()
+        });
         cluster.join("node-c");
         cluster.apply(&pod("node-b"));
         cluster.apply(&pod("node-c"));
