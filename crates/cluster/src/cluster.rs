@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
+use wharf_model::patch::Patch;
 use wharf_model::{Api, Key, Kind};
 
 use crate::error::{Status, Subject};
@@ -50,17 +51,6 @@ pub enum ConnectError {
     /// TLS or credentials cannot be used.
     #[error("cannot make a client of the configuration: {0}")]
     Client(Box<dyn std::error::Error + Send + Sync>),
-}
-
-/// A change to part of an object.
-#[derive(Debug, Clone)]
-pub enum Patch {
-    /// RFC 7386.
-    Merge(Value),
-    /// RFC 6902; can test before it changes.
-    Json(Value),
-    /// Kubernetes' own, for built-in kinds.
-    Strategic(Value),
 }
 
 /// What must hold for a deletion.
@@ -254,13 +244,8 @@ impl Cluster {
         subresource: Option<&str>,
         patch: Patch,
     ) -> Result<Value, ApiError> {
-        let (content_type, body) = match patch {
-            Patch::Merge(body) => ("application/merge-patch+json", body),
-            Patch::Json(body) => ("application/json-patch+json", body),
-            Patch::Strategic(body) => ("application/strategic-merge-patch+json", body),
-        };
         let call = Call::object("PATCH", api, key).subresource(subresource);
-        self.write(call.body(content_type, body.to_string().into_bytes())).await
+        self.write(call.body(patch.content_type(), patch.body().to_string().into_bytes())).await
     }
 
     /// Asks for an object's deletion. Success means that it is gone or waits for its finalizers.

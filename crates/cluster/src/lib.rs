@@ -20,7 +20,7 @@ mod transport;
 mod version;
 mod watch;
 
-pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Patch, Preconditions};
+pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventType, Events, Regarding};
 pub use jitter::jitter;
@@ -30,3 +30,4 @@ pub use queue::{Backoff, Priority, Queue, QueueKey, Work};
 pub use store::{Change, Changes, Notice, Reach, Store};
 pub use version::{compare_versions, newer_than};
 pub use watch::WatchOptions;
+pub use wharf_model::patch::Patch;
