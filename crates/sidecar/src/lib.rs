@@ -1,7 +1,20 @@
-//! Everything between a CSI driver and Kubernetes, in one process. So far the roles of a node: the
-//! [`registrar`] makes the driver known to kubelet, [`liveness`] says whether it answers. [`node`] runs them.
+//! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
+//!
+//! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
+//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`] and the [`resizer`].
 
+pub mod attacher;
+mod attempts;
+mod context;
+pub mod controller;
+pub mod driver;
 pub mod liveness;
 mod metrics;
-pub mod node;
+pub mod process;
+pub mod provisioner;
 pub mod registrar;
+pub mod resizer;
+mod secret;
+mod work;
+
+pub use work::Pace;

@@ -1,7 +1,7 @@
-//! What the roles of a node count. Calls to the driver have the name, labels and buckets that the upstream
+//! What the roles count. Calls to the driver have the name, labels and buckets that the upstream
 //! sidecars give them, so that dashboards go on working.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
@@ -28,7 +28,7 @@ pub(crate) struct Metrics {
     registered: Gauge,
     registrations: Family<Result, Counter>,
     sockets: Family<Result, Counter>,
-    registry: Arc<Registry>,
+    registry: Arc<Mutex<Registry>>,
 }
 
 impl Metrics {
@@ -52,7 +52,7 @@ impl Metrics {
             "Registration sockets made, by what called for them",
             sockets.clone(),
         );
-        let registry = Arc::new(registry);
+        let registry = Arc::new(Mutex::new(registry));
         Self { driver: Arc::default(), operations, registered, registrations, sockets, registry }
     }
 
@@ -67,7 +67,7 @@ impl Metrics {
     }
 
     /// A call to the driver has ended. `method` is the path of gRPC, such as `/csi.v1.Identity/Probe`.
-    pub(crate) fn called(&self, method: &'static str, code: Code, took: Duration) {
+    pub(crate) fn called(&self, method: &str, code: Code, took: Duration) {
         let driver = self.driver.get().map_or(UNKNOWN, String::as_str);
         let labels = [
             ("driver_name", driver.to_owned()),
@@ -90,11 +90,16 @@ impl Metrics {
         self.sockets.get_or_create(&[("why", why)]).inc();
     }
 
+    /// Where a role registers what it counts itself.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// All of them, as Prometheus reads them.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a String does not fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode(&mut text, &self.registry());
         text
     }
 }

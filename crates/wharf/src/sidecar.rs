@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use wharf_csi::Endpoint;
-use wharf_sidecar::node::{self, Address, Listen, Node};
+use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::registrar;
 
 use crate::signal::stop_signal;
@@ -63,7 +63,7 @@ pub(crate) struct SidecarArgs {
 }
 
 impl SidecarArgs {
-    fn checked(self) -> Node {
+    fn checked(self) -> Sidecar {
         let Self {
             csi_address,
             // Required: there are no other roles.
@@ -76,7 +76,7 @@ impl SidecarArgs {
             http_endpoint,
         } = self;
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
-        Node {
+        Sidecar {
             driver: csi_address,
             registrar: Some(registrar::Config {
                 plugin_registration_path,
@@ -84,6 +84,7 @@ impl SidecarArgs {
                 timeout,
             }),
             probe_timeout: Some(probe_timeout),
+            controller: None,
             listen: vec![Listen { address, health: true, metrics: Some("/metrics".to_owned()) }],
         }
     }
@@ -95,8 +96,8 @@ pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
 }
 
 /// Runs the roles until a signal says to stop.
-pub(crate) async fn serve(node: Node) -> anyhow::Result<()> {
+pub(crate) async fn serve(node: Sidecar) -> anyhow::Result<()> {
     let stop = stop_signal()?;
-    node::run(node, stop).await?;
+    process::run(node, stop).await?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use wharf_csi::Endpoint;
-use wharf_sidecar::node::{Address, Listen, Node};
+use wharf_sidecar::process::{Address, Listen, Sidecar};
 use wharf_sidecar::registrar;
 
 use super::goflags::{Becomes, Flag, FlagError, Given, Takes, parse};
@@ -33,7 +33,7 @@ pub(crate) enum Asked {
     /// Nothing: it is an old probe that always succeeds.
     Nothing,
     /// To run.
-    Run { node: Node, log: LogArgs, warnings: Vec<String> },
+    Run { node: Sidecar, log: LogArgs, warnings: Vec<String> },
 }
 
 const fn flag(name: &'static str, takes: Takes, default: &'static str, becomes: Becomes) -> Flag {
@@ -198,10 +198,11 @@ fn registrar(given: Given, rust_log: Option<String>) -> Result<Asked, FlagError>
         kubelet_registration_path: kubelet_path.to_owned(),
         timeout: given.timeout("timeout", Duration::from_secs(1))?,
     };
-    let node = Node {
+    let node = Sidecar {
         driver: driver(&given)?,
         registrar: Some(config),
         probe_timeout: None,
+        controller: None,
         listen: address.map(|address| Listen { address, health: true, metrics }).into_iter().collect(),
     };
     run(node, given, rust_log)
@@ -226,16 +227,17 @@ fn liveness(given: Given, rust_log: Option<String>) -> Result<Asked, FlagError> 
             std::iter::once(health).chain(beside).collect()
         }
     };
-    let node = Node {
+    let node = Sidecar {
         driver: driver(&given)?,
         registrar: None,
         probe_timeout: Some(given.timeout("probe-timeout", Duration::from_secs(3))?),
+        controller: None,
         listen,
     };
     run(node, given, rust_log)
 }
 
-fn run(node: Node, given: Given, rust_log: Option<String>) -> Result<Asked, FlagError> {
+fn run(node: Sidecar, given: Given, rust_log: Option<String>) -> Result<Asked, FlagError> {
     let level = match given.number("v").unwrap_or_default() {
         // Of the libraries' own debug lines there would be a dozen for each probe.
         4..8 => Some("info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug"),

@@ -7,7 +7,7 @@ fn asked(program: Program, line: &str) -> Result<Asked, String> {
     program.asked(&words, None)
 }
 
-fn node(program: Program, line: &str) -> Node {
+fn node(program: Program, line: &str) -> Sidecar {
     match asked(program, line) {
         Ok(Asked::Run { node, .. }) => node,
         Ok(_) => panic!("{line}: does not run"),
@@ -15,7 +15,7 @@ fn node(program: Program, line: &str) -> Node {
     }
 }
 
-fn pages(node: &Node) -> Vec<(String, bool, Option<&str>)> {
+fn pages(node: &Sidecar) -> Vec<(String, bool, Option<&str>)> {
     node.listen.iter().map(|at| (at.address.to_string(), at.health, at.metrics.as_deref())).collect()
 }
 

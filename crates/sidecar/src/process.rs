@@ -1,5 +1,6 @@
-//! The roles of a node in one process: [`crate::registrar`] and [`crate::liveness`], each or both, and their
-//! pages. Runs until it is told to stop; then the registration socket is gone.
+//! The sidecar as a process: the roles of a node ([`crate::registrar`], [`crate::liveness`]) and those of the
+//! controller ([`crate::controller`]), each if it is asked for, and the pages they share. Runs until it is told to
+//! stop; then the registration socket is gone and the leases are released.
 
 use std::fmt;
 use std::future::Future;
@@ -9,22 +10,27 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+use wharf_cluster::ConnectError;
 use wharf_csi::{Client, Endpoint, Page, serve_pages};
 
+use crate::controller::{self, Controller};
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::registrar::{self, Registrar, RegistrarError};
 
-/// What runs on a node, for one driver.
+/// What runs, for one driver.
 #[derive(Debug, Clone)]
-pub struct Node {
+pub struct Sidecar {
     /// The driver's socket.
     pub driver: Endpoint,
     /// Register the driver with kubelet.
     pub registrar: Option<registrar::Config>,
     /// Answer for the driver's health; how long a Probe may take.
     pub probe_timeout: Option<Duration>,
+    /// Work for the driver on the cluster's objects.
+    pub controller: Option<controller::Config>,
     /// Where pages are served.
     pub listen: Vec<Listen>,
 }
@@ -52,9 +58,9 @@ pub struct Address {
 #[error("{0:?} is not an address: write :port, host:port or [ipv6]:port")]
 pub struct AddressError(String);
 
-/// Why the node's roles ended.
+/// Why the sidecar ended.
 #[derive(Debug, thiserror::Error)]
-pub enum NodeError {
+pub enum SidecarError {
     /// No address for the pages.
     #[error("health and metrics cannot be served on {address}: {source}")]
     Listen {
@@ -66,6 +72,9 @@ pub enum NodeError {
     /// No registration.
     #[error(transparent)]
     Registrar(#[from] RegistrarError),
+    /// No way to the cluster.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
 }
 
 impl Address {
@@ -74,8 +83,8 @@ impl Address {
         Self { host: String::new(), port }
     }
 
-    async fn bind(&self) -> Result<TcpListener, NodeError> {
-        let failed = |source| NodeError::Listen { address: self.clone(), source };
+    async fn bind(&self) -> Result<TcpListener, SidecarError> {
+        let failed = |source| SidecarError::Listen { address: self.clone(), source };
         if !self.host.is_empty() {
             return TcpListener::bind((self.host.as_str(), self.port)).await.map_err(failed);
         }
@@ -115,13 +124,22 @@ impl fmt::Display for Address {
 }
 
 /// Runs the roles until `stop` is ready.
-pub async fn run(node: Node, stop: impl Future<Output = ()>) -> Result<(), NodeError> {
-    let Node { driver, registrar, probe_timeout, listen } = node;
+pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(), SidecarError> {
+    let Sidecar { driver, registrar, probe_timeout, controller, listen } = sidecar;
     let metrics = Metrics::new();
     let client = Client::new(&driver);
     let registrar = registrar.map(Registrar::new);
     let liveness = probe_timeout.map(|timeout| Liveness::new(&client, timeout, metrics.clone()));
-    let pages = Pages { registrar: registrar.clone(), liveness, metrics: metrics.clone() };
+    let controller = match controller {
+        Some(config) => Some(Controller::connect(config, driver.clone(), metrics.clone()).await?),
+        None => None,
+    };
+    let pages = Pages {
+        registrar: registrar.clone(),
+        liveness,
+        controller: controller.clone(),
+        metrics: metrics.clone(),
+    };
     let mut servers = Vec::new();
     for place in listen {
         let listener = place.address.bind().await?;
@@ -135,16 +153,32 @@ pub async fn run(node: Node, stop: impl Future<Output = ()>) -> Result<(), NodeE
         });
         servers.push(AbortOnDropHandle::new(tokio::spawn(server)));
     }
+    let stopping = CancellationToken::new();
     let registered = async {
         match &registrar {
-            Some(registrar) => registrar.run(&driver, &client, metrics).await,
-            None => std::future::pending().await,
+            Some(registrar) => Err(registrar.run(&driver, &client, metrics).await.into()),
+            None => Ok(stopping.cancelled().await),
         }
     };
-    tokio::select! {
-        () = stop => Ok(()),
-        error = registered => Err(error.into()),
-    }
+    let node = async {
+        tokio::select! {
+            () = stop => Ok(()),
+            ended = registered => ended,
+        }
+    };
+    let controlled = async {
+        if let Some(controller) = &controller {
+            controller.run(stopping.clone()).await;
+        }
+    };
+    // The controller is told to stop when the node's half has, and ends in its own time.
+    let node = async {
+        let ended = node.await;
+        stopping.cancel();
+        ended
+    };
+    let (ended, ()) = tokio::join!(node, controlled);
+    ended
 }
 
 /// The roles, as their pages see them.
@@ -152,6 +186,7 @@ pub async fn run(node: Node, stop: impl Future<Output = ()>) -> Result<(), NodeE
 struct Pages {
     registrar: Option<Registrar>,
     liveness: Option<Liveness>,
+    controller: Option<Controller>,
     metrics: Metrics,
 }
 
@@ -162,10 +197,16 @@ impl Pages {
                 Some(_) => self.alive().await,
                 None => self.registered().await,
             },
+            "/healthz/leader-election" if place.health => self.controller(Controller::healthy),
+            "/debug/attempts" if place.health => match &self.controller {
+                Some(controller) => Page::text(StatusCode::OK, controller.attempts()),
+                None => Page::text(StatusCode::NOT_FOUND, "no role here works on objects\n"),
+            },
             "/healthz/registration" if place.health && self.registrar.is_some() => self.registered().await,
             "/readyz" if place.health => {
                 let (registered, alive) = tokio::join!(self.registered(), self.alive());
-                if registered == ok() { alive } else { registered }
+                let pages = [registered, alive, self.controller(Controller::ready)];
+                pages.into_iter().find(|page| *page != ok()).unwrap_or_else(ok)
             }
             path if Some(path) == place.metrics.as_deref() => Page::metrics(self.metrics.text()),
             _ => Page::text(StatusCode::NOT_FOUND, "there is no such page here\n"),
@@ -181,6 +222,14 @@ impl Pages {
                 Err(reason) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
             },
             None => ok(),
+        }
+    }
+
+    /// How the controller's roles are.
+    fn controller(&self, how: impl Fn(&Controller) -> Result<(), String>) -> Page {
+        match self.controller.as_ref().map(how) {
+            None | Some(Ok(())) => ok(),
+            Some(Err(reason)) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
         }
     }
 

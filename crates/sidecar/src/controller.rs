@@ -1,0 +1,315 @@
+//! The roles that act on the cluster's objects for a driver: which of them run, under which leases, and how they
+//! start and stop.
+//!
+//! - Without a choice, the roles are those that the driver's capabilities call for.
+//! - Each role holds the lease that upstream's sidecar of that role would hold.
+//! - A driver that restarts is waited for; one that comes back able to do other things gets its roles anew.
+//! - On a stop, work under way may finish, then events are written and leases released.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use wharf_cluster::{Cluster, ConnectError, ConnectOptions, Events, Leadership, LeaseOptions};
+use wharf_csi::{Client, Endpoint, SocketIdentity};
+use wharf_model::names::LeaseRole;
+
+use crate::attempts::Attempts;
+use crate::context::{Context, OwnNode};
+use crate::driver::{Capabilities, Driver, DriverInfo};
+use crate::metrics::Metrics;
+use crate::work::Gate;
+use crate::{attacher, provisioner, resizer};
+
+/// How often the driver's socket is looked at, to see whether it is another one.
+const LOOK: Duration = Duration::from_secs(5);
+/// For the last words.
+const FLUSH: Duration = Duration::from_secs(2);
+
+/// What a sidecar does on the cluster's objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// Makes and deletes volumes, and tells their capacity.
+    Provisioner,
+    /// Attaches and detaches volumes.
+    Attacher,
+    /// Expands and modifies volumes.
+    Resizer,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Provisioner, Self::Attacher, Self::Resizer];
+
+    /// Its name, as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Provisioner => "provisioner",
+            Self::Attacher => "attacher",
+            Self::Resizer => "resizer",
+        }
+    }
+
+    fn lease(self) -> LeaseRole {
+        match self {
+            Self::Provisioner => LeaseRole::Provisioner,
+            Self::Attacher => LeaseRole::Attacher,
+            Self::Resizer => LeaseRole::Resizer,
+        }
+    }
+
+    /// Who tells events, as upstream's sidecar of this role names itself.
+    fn component(self, driver: &str, identity: &str) -> String {
+        match self {
+            Self::Provisioner => format!("{driver}_{identity}"),
+            Self::Attacher => format!("external-attacher {driver}"),
+            Self::Resizer => format!("external-resizer {driver}"),
+        }
+    }
+}
+
+/// The roles that a driver calls for.
+pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
+    let mut roles = BTreeSet::new();
+    if can.controller_service && can.create_delete_volume {
+        roles.insert(Role::Provisioner);
+    }
+    if can.controller_service && can.publish_unpublish_volume {
+        roles.insert(Role::Attacher);
+    }
+    if can.controller_service && (can.expand_volume || can.node_expand_volume || can.modify_volume) {
+        roles.insert(Role::Resizer);
+    }
+    roles
+}
+
+/// What the controller is told.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// How to reach the cluster.
+    pub connect: ConnectOptions,
+    /// The roles; `None`: those that the driver calls for.
+    pub roles: Option<BTreeSet<Role>>,
+    /// Who we are among replicas: the pod's name.
+    pub identity: String,
+    /// Our own namespace; `None`: that of the service account or kubeconfig.
+    pub namespace: Option<String>,
+    /// Compete for leases; `None`: nobody else works for this driver.
+    pub election: Option<Election>,
+    /// The node whose volumes alone are ours; `None`: all of the driver's.
+    pub node: Option<String>,
+    /// The provisioner's.
+    pub provisioner: provisioner::Settings,
+    /// The attacher's.
+    pub attacher: attacher::Settings,
+    /// The resizer's.
+    pub resizer: resizer::Settings,
+}
+
+/// How leases are held.
+#[derive(Debug, Clone)]
+pub struct Election {
+    /// Their namespace; `None`: our own.
+    pub namespace: Option<String>,
+    /// Their labels, if we make them.
+    pub labels: BTreeMap<String, String>,
+    /// How long others wait for a holder they do not hear of.
+    pub lease_duration: Duration,
+    /// After so long without a renewal no new step begins.
+    pub renew_deadline: Duration,
+    /// Between two attempts.
+    pub retry_period: Duration,
+}
+
+impl Default for Election {
+    /// Upstream's times.
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            labels: BTreeMap::new(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(5),
+        }
+    }
+}
+
+/// The controller; clones are the same one.
+#[derive(Clone)]
+pub(crate) struct Controller {
+    config: Arc<Config>,
+    socket: Endpoint,
+    cluster: Cluster,
+    metrics: Metrics,
+    attempts: Attempts,
+    state: Arc<Mutex<State>>,
+}
+
+/// How far it has come, for its pages.
+#[derive(Default)]
+struct State {
+    /// The roles that run.
+    roles: Option<BTreeSet<Role>>,
+}
+
+impl Controller {
+    /// Sets up the way to the cluster; nothing is asked of it yet.
+    pub(crate) async fn connect(
+        config: Config,
+        socket: Endpoint,
+        metrics: Metrics,
+    ) -> Result<Self, ConnectError> {
+        let cluster = Cluster::connect(&config.connect).await?;
+        cluster.metrics().register(&mut metrics.registry());
+        Ok(Self {
+            config: Arc::new(config),
+            socket,
+            cluster,
+            metrics,
+            attempts: Attempts::default(),
+            state: Arc::default(),
+        })
+    }
+
+    /// Whether the process is well. Roles wait for drivers and servers, so there is nothing that a restart would
+    /// help.
+    pub(crate) fn healthy(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Whether roles run, or stand by for their leases.
+    pub(crate) fn ready(&self) -> Result<(), String> {
+        match self.state.lock().unwrap_or_else(PoisonError::into_inner).roles {
+            Some(_) => Ok(()),
+            None => Err("the driver has not said yet what it can do".to_owned()),
+        }
+    }
+
+    /// What was last tried for each object, in JSON.
+    pub(crate) fn attempts(&self) -> String {
+        format!("{:#}\n", self.attempts.page())
+    }
+
+    /// Runs the roles until the stop.
+    pub(crate) async fn run(&self, stop: CancellationToken) {
+        let client = Client::new(&self.socket);
+        while !stop.is_cancelled() {
+            let identity = SocketIdentity::of(self.socket.path()).ok();
+            let driver = tokio::select! {
+                driver = Driver::discover(&client, &self.metrics, self.config.node.is_some()) => driver,
+                () = stop.cancelled() => return,
+            };
+            let changed = self.becomes_another(&client, identity, &driver.info);
+            // Ends this round only; the outer one ends it too.
+            let round = stop.child_token();
+            let roles = self.run_roles(driver.clone(), round.clone());
+            let ended = async {
+                tokio::select! {
+                    () = changed => tracing::info!("the driver can do other things than before: starting its roles anew"),
+                    () = stop.cancelled() => {}
+                }
+                round.cancel();
+            };
+            tokio::join!(roles, ended);
+        }
+    }
+
+    /// Waits until another driver, or one that can do other things, is behind the socket.
+    async fn becomes_another(&self, client: &Client, mut seen: Option<SocketIdentity>, info: &DriverInfo) {
+        loop {
+            sleep(LOOK).await;
+            let identity = SocketIdentity::of(self.socket.path()).ok();
+            if identity == seen || identity.is_none() {
+                continue;
+            }
+            let now = Driver::discover(client, &self.metrics, self.config.node.is_some()).await;
+            if *now.info != *info {
+                return;
+            }
+            seen = identity;
+        }
+    }
+
+    async fn run_roles(&self, driver: Driver, stop: CancellationToken) {
+        let Config { roles, identity, election, node, provisioner, attacher, resizer, .. } = &*self.config;
+        let wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
+        let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
+        tracing::info!(driver = driver.name(), roles = names.join(","), "starting");
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(wanted.clone());
+        let namespace =
+            self.config.namespace.clone().unwrap_or_else(|| self.cluster.default_namespace().to_owned());
+        let node = node.as_ref().map(|name| OwnNode { name: name.clone(), place: driver.info.place.clone() });
+        let mut running = JoinSet::new();
+        for role in wanted {
+            let leadership = election.as_ref().map(|election| {
+                let name = role.lease().lease_name(driver.name());
+                let namespace = election.namespace.clone().unwrap_or_else(|| namespace.clone());
+                let options = LeaseOptions {
+                    labels: election.labels.clone(),
+                    lease_duration: election.lease_duration,
+                    renew_deadline: election.renew_deadline,
+                    retry_period: election.retry_period,
+                    ..LeaseOptions::new(namespace, name, identity.as_str())
+                };
+                Leadership::start(&self.cluster, options)
+            });
+            let component = role.component(driver.name(), identity);
+            let context = Context {
+                cluster: self.cluster.clone(),
+                driver: driver.clone(),
+                gate: Gate::new(leadership.clone(), stop.clone()),
+                events: Events::start(&self.cluster, component, identity.as_str()),
+                attempts: self.attempts.clone(),
+                metrics: self.metrics.clone(),
+                namespace: namespace.clone(),
+                identity: identity.clone(),
+                node: node.clone(),
+            };
+            let events = context.events.clone();
+            let (provisioner, attacher, resizer) = (provisioner.clone(), attacher.clone(), resizer.clone());
+            running.spawn(async move {
+                match role {
+                    Role::Provisioner => provisioner::run(context, provisioner).await,
+                    Role::Attacher => attacher::run(context, attacher).await,
+                    Role::Resizer => resizer::run(context, resizer).await,
+                }
+                events.flush(FLUSH).await;
+                if let Some(leadership) = leadership {
+                    leadership.release(FLUSH).await;
+                }
+            });
+        }
+        while running.join_next().await.is_some() {}
+    }
+}
+
+/// A file with credentials for the cluster, as flags give it: empty means none.
+pub fn kubeconfig(path: Option<PathBuf>) -> Option<PathBuf> {
+    path.filter(|path| !path.as_os_str().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// sidecars.md 1.2 "Handler choice", 1.3 "Start".
+    #[test]
+    fn roles_follow_capabilities() {
+        let controller = Capabilities { controller_service: true, ..Capabilities::default() };
+        for (can, roles) in [
+            (Capabilities::default(), &[][..]),
+            (Capabilities { create_delete_volume: true, ..Capabilities::default() }, &[]),
+            (Capabilities { create_delete_volume: true, ..controller }, &[Role::Provisioner]),
+            (Capabilities { publish_unpublish_volume: true, ..controller }, &[Role::Attacher]),
+            (Capabilities { expand_volume: true, ..controller }, &[Role::Resizer]),
+            (Capabilities { node_expand_volume: true, ..controller }, &[Role::Resizer]),
+            (Capabilities { modify_volume: true, ..controller }, &[Role::Resizer]),
+        ] {
+            assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");
+        }
+    }
+}

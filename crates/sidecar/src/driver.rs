@@ -1,0 +1,215 @@
+//! The driver behind its socket: what it is, what it can do, and calls to it that are counted.
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Response, Status};
+use wharf_csi::v1::controller_client::ControllerClient;
+use wharf_csi::v1::controller_service_capability::{self, rpc::Type as ControllerRpc};
+use wharf_csi::v1::node_service_capability::{self, rpc::Type as NodeRpc};
+use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
+use wharf_csi::{Calls, Client, v1};
+use wharf_model::topology::Segments;
+
+use crate::metrics::Metrics;
+
+/// Between questions to a driver that is not there or not ready.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// For the questions at the start.
+const ASK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a driver is and can do, as it said itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// Its name.
+    pub name: String,
+    /// What it can do.
+    pub can: Capabilities,
+    /// Where this node is, by the driver's topology; only asked where the sidecar is a node's own.
+    pub place: Segments,
+}
+
+/// What a driver can do: its declared capabilities, each one word that rules and their tables can read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// CONTROLLER_SERVICE of the plugin.
+    pub controller_service: bool,
+    /// VOLUME_ACCESSIBILITY_CONSTRAINTS of the plugin.
+    pub topology: bool,
+    /// CREATE_DELETE_VOLUME.
+    pub create_delete_volume: bool,
+    /// PUBLISH_UNPUBLISH_VOLUME.
+    pub publish_unpublish_volume: bool,
+    /// PUBLISH_READONLY.
+    pub publish_readonly: bool,
+    /// LIST_VOLUMES.
+    pub list_volumes: bool,
+    /// LIST_VOLUMES_PUBLISHED_NODES.
+    pub list_volumes_published_nodes: bool,
+    /// GET_CAPACITY.
+    pub get_capacity: bool,
+    /// CREATE_DELETE_SNAPSHOT.
+    pub create_delete_snapshot: bool,
+    /// CLONE_VOLUME.
+    pub clone_volume: bool,
+    /// EXPAND_VOLUME of the controller.
+    pub expand_volume: bool,
+    /// MODIFY_VOLUME.
+    pub modify_volume: bool,
+    /// SINGLE_NODE_MULTI_WRITER of the controller.
+    pub single_node_multi_writer: bool,
+    /// EXPAND_VOLUME of the node.
+    pub node_expand_volume: bool,
+}
+
+impl Capabilities {
+    fn add_plugin(&mut self, capabilities: &[v1::PluginCapability]) {
+        for capability in capabilities {
+            let Some(plugin_capability::Type::Service(service)) = &capability.r#type else { continue };
+            match service.r#type() {
+                PluginService::ControllerService => self.controller_service = true,
+                PluginService::VolumeAccessibilityConstraints => self.topology = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn add_controller(&mut self, capabilities: &[v1::ControllerServiceCapability]) {
+        for capability in capabilities {
+            let Some(controller_service_capability::Type::Rpc(rpc)) = &capability.r#type else { continue };
+            match rpc.r#type() {
+                ControllerRpc::CreateDeleteVolume => self.create_delete_volume = true,
+                ControllerRpc::PublishUnpublishVolume => self.publish_unpublish_volume = true,
+                ControllerRpc::PublishReadonly => self.publish_readonly = true,
+                ControllerRpc::ListVolumes => self.list_volumes = true,
+                ControllerRpc::ListVolumesPublishedNodes => self.list_volumes_published_nodes = true,
+                ControllerRpc::GetCapacity => self.get_capacity = true,
+                ControllerRpc::CreateDeleteSnapshot => self.create_delete_snapshot = true,
+                ControllerRpc::CloneVolume => self.clone_volume = true,
+                ControllerRpc::ExpandVolume => self.expand_volume = true,
+                ControllerRpc::ModifyVolume => self.modify_volume = true,
+                ControllerRpc::SingleNodeMultiWriter => self.single_node_multi_writer = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn add_node(&mut self, capabilities: &[v1::NodeServiceCapability]) {
+        for capability in capabilities {
+            let Some(node_service_capability::Type::Rpc(rpc)) = &capability.r#type else { continue };
+            if rpc.r#type() == NodeRpc::ExpandVolume {
+                self.node_expand_volume = true;
+            }
+        }
+    }
+}
+
+/// The driver, for those who call it; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Driver {
+    client: Client,
+    metrics: Metrics,
+    pub(crate) info: std::sync::Arc<DriverInfo>,
+}
+
+impl Driver {
+    /// Waits until the driver is ready, and asks it what it is. With `on_this_node` it is also asked where this
+    /// node is.
+    pub(crate) async fn discover(client: &Client, metrics: &Metrics, on_this_node: bool) -> Self {
+        let client = client.with_deadline(ASK_TIMEOUT);
+        let mut told = None;
+        let info = loop {
+            match ask(&client, metrics, on_this_node).await {
+                Ok(info) => break info,
+                Err(status) => {
+                    // Once for each reason, not twice a second.
+                    let reason = format!("{:?}: {}", status.code(), status.message());
+                    if told.as_ref() != Some(&reason) {
+                        tracing::warn!(reason, "the driver is not ready yet, asking on");
+                        told = Some(reason);
+                    }
+                    sleep(ASK_AGAIN).await;
+                }
+            }
+        };
+        metrics.name_driver(&info.name);
+        Self { client, metrics: metrics.clone(), info: std::sync::Arc::new(info) }
+    }
+
+    /// The driver's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.info.name
+    }
+
+    /// What it can do.
+    pub(crate) fn can(&self) -> &Capabilities {
+        &self.info.can
+    }
+
+    /// A call to the Controller service under a deadline; `method` is its name, such as `CreateVolume`.
+    pub(crate) async fn controller<T, F>(
+        &self,
+        method: &'static str,
+        deadline: Duration,
+        call: impl FnOnce(ControllerClient<Calls>) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let client = self.client.with_deadline(deadline);
+        counted(&self.metrics, "Controller", method, call(client.controller())).await
+    }
+}
+
+async fn counted<T>(
+    metrics: &Metrics,
+    service: &str,
+    method: &str,
+    call: impl Future<Output = Result<Response<T>, Status>>,
+) -> Result<T, Status> {
+    let began = Instant::now();
+    let answer = call.await;
+    let code = answer.as_ref().map_or_else(Status::code, |_| Code::Ok);
+    metrics.called(&format!("/csi.v1.{service}/{method}"), code, began.elapsed());
+    answer.map(Response::into_inner)
+}
+
+/// sidecars.md 1.0 "Readiness", without its exits.
+async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<DriverInfo, Status> {
+    let mut identity = client.identity();
+    let ready = counted(metrics, "Identity", "Probe", identity.probe(v1::ProbeRequest {})).await?.ready;
+    if ready == Some(false) {
+        return Err(Status::unavailable("the driver says that it is not ready"));
+    }
+    let request = v1::GetPluginInfoRequest {};
+    let name = counted(metrics, "Identity", "GetPluginInfo", identity.get_plugin_info(request)).await?.name;
+    if name.is_empty() {
+        return Err(Status::failed_precondition("the driver has no name: GetPluginInfo left it empty"));
+    }
+    let mut can = Capabilities::default();
+    let request = v1::GetPluginCapabilitiesRequest {};
+    let call = identity.get_plugin_capabilities(request);
+    can.add_plugin(&counted(metrics, "Identity", "GetPluginCapabilities", call).await?.capabilities);
+    if can.controller_service {
+        let mut controller = client.controller();
+        let call = controller.controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {});
+        let told = counted(metrics, "Controller", "ControllerGetCapabilities", call).await?;
+        can.add_controller(&told.capabilities);
+    }
+    let mut node = client.node();
+    let call = node.node_get_capabilities(v1::NodeGetCapabilitiesRequest {});
+    match counted(metrics, "Node", "NodeGetCapabilities", call).await {
+        Ok(told) => can.add_node(&told.capabilities),
+        // The controller half of a driver may have no Node service.
+        Err(status) if status.code() == Code::Unimplemented => {}
+        Err(status) => return Err(status),
+    }
+    let mut place = Segments::new();
+    if on_this_node {
+        let call = node.node_get_info(v1::NodeGetInfoRequest {});
+        let told = counted(metrics, "Node", "NodeGetInfo", call).await?;
+        place = told.accessible_topology.map(|at| at.segments.into_iter().collect()).unwrap_or_default();
+    }
+    Ok(DriverInfo { name, can, place })
+}

@@ -1,0 +1,168 @@
+//! How a role works: a gate that says whether it may, feeds that turn changes into keys, and workers that take
+//! keys from a queue.
+//!
+//! Promise: no work begins while the gate is shut; after a stop, work that runs may finish within its grace and
+//! is then dropped, which is what a crash would do, and every step is made for that.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use wharf_cluster::{Backoff, Change, Leadership, Notice, Priority, Queue, QueueKey, Store, Work};
+use wharf_model::Kind;
+
+/// How long work may go on after a stop.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How much a role does at once, and how it goes on after failures.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    /// Keys worked on at once.
+    pub workers: usize,
+    /// How long a call to the driver may take.
+    pub timeout: Duration,
+    /// The pause after a first failure.
+    pub retry_start: Duration,
+    /// The longest pause.
+    pub retry_max: Duration,
+}
+
+impl Pace {
+    /// The pauses, for a queue.
+    pub(crate) fn backoff(&self) -> Backoff {
+        Backoff { start: self.retry_start, max: self.retry_max, ..Backoff::default() }
+    }
+}
+
+/// Whether steps may begin.
+#[derive(Clone)]
+pub(crate) struct Gate {
+    leadership: Option<Leadership>,
+    stop: CancellationToken,
+}
+
+impl Gate {
+    /// Open while the lease is held (always, without one) and nobody has said stop.
+    pub(crate) fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
+        Self { leadership, stop }
+    }
+
+    /// Whether a step may begin now. Asked before each.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::holds)
+    }
+
+    /// Waits until steps may begin.
+    pub(crate) async fn opened(&self) {
+        match &self.leadership {
+            Some(leadership) => leadership.acquired().await,
+            None => {}
+        }
+    }
+
+    /// Waits for the stop.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+}
+
+/// What came of working on a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Nothing more to do until something changes.
+    Done,
+    /// It failed: again after the backoff.
+    Retry,
+    /// Again after this long, whatever the failures.
+    After(Duration),
+}
+
+/// Works on a queue's keys, each in a task of its own, until the stop.
+pub(crate) async fn work<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, one: impl Fn(K) -> F)
+where
+    K: QueueKey,
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    let slots = Arc::new(Semaphore::new(workers.max(1)));
+    let mut running = JoinSet::new();
+    loop {
+        let next = async {
+            gate.opened().await;
+            // The semaphore is never closed, so there is always a slot to come.
+            let slot = Arc::clone(&slots).acquire_owned().await.ok();
+            (slot, queue.next().await)
+        };
+        let (slot, work) = tokio::select! {
+            biased;
+            () = gate.stopped() => break,
+            next = next => next,
+            Some(_) = running.join_next() => continue,
+        };
+        let Some(work) = work else { break };
+        if !gate.is_open() {
+            // The lease was lost while we waited for work.
+            work.retry_after(Duration::ZERO);
+            continue;
+        }
+        let working = one(work.key().clone());
+        running.spawn(async move {
+            let outcome = working.await;
+            finish(work, outcome);
+            drop(slot);
+        });
+    }
+    let ended = timeout(GRACE, async { while running.join_next().await.is_some() {} });
+    if ended.await.is_err() {
+        tracing::warn!(
+            running = running.len(),
+            "stopping with work under way; it is taken up again at the next start"
+        );
+    }
+}
+
+fn finish<K: QueueKey>(work: Work<K>, outcome: Outcome) {
+    match outcome {
+        Outcome::Done => work.done(),
+        Outcome::Retry => work.retry(),
+        Outcome::After(pause) => work.retry_after(pause),
+    }
+}
+
+/// What a change means for a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Wish<K> {
+    /// What to look at.
+    pub(crate) key: K,
+    /// How urgent it is.
+    pub(crate) priority: Priority,
+}
+
+/// Puts into a queue what a store's changes call for, for as long as the store lives. What wakes a key also ends
+/// its backoff: `wishes` must leave out changes that are a role's own writes about its failures.
+pub(crate) async fn feed<O: Kind, K: QueueKey>(
+    store: Store<O>,
+    queue: Queue<K>,
+    wishes: impl Fn(&Change<O>) -> Vec<Wish<K>>,
+) {
+    let mut changes = store.changes();
+    let wish = |change: &Change<O>| {
+        for Wish { key, priority } in wishes(change) {
+            queue.reset(&key);
+            queue.add(key, priority);
+        }
+    };
+    while let Some(notice) = changes.next().await {
+        match notice {
+            Notice::Change(change) => wish(&change),
+            Notice::Resync => {
+                for object in store.all() {
+                    wish(&Change { key: object.key(), old: None, new: Some(object) });
+                }
+            }
+        }
+    }
+}
