@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::work::Pace;
 
 mod intent;
+mod reclaim;
 mod source;
 
 /// What the provisioner is told.

@@ -20,7 +20,7 @@ mod gather;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gather::gather;
+pub(crate) use gather::{GatherError, Gathered, gather};
 
 /// What is known of a claim and its source.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,9 @@ pub(crate) enum Unfit {
          annotation {ALLOW}=true on VolumeSnapshotContent {content}"
     )]
     ModeChange { source_mode: VolumeMode, wanted: VolumeMode, content: String },
-    #[error("its volume mode is {source_mode} and the claim's is {wanted}: a clone has the mode of its source")]
+    #[error(
+        "its volume mode is {source_mode} and the claim's is {wanted}: a clone has the mode of its source"
+    )]
     CloneMode { source_mode: VolumeMode, wanted: VolumeMode },
     #[error("{0} has no storageClassName: both claims need one")]
     NoClass(&'static str),

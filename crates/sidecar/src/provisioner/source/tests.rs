@@ -181,7 +181,10 @@ fn what_a_claim_names() {
         (only_ref(json!({"apiGroup": "x.dev", "kind": "Backup", "name": "b"})), Source::Foreign),
         (only_ref(json!({"kind": "Pod", "name": "b"})), Source::Foreign),
         // Another group's kind that happens to have this name.
-        (only_ref(json!({"apiGroup": "x.dev", "kind": "PersistentVolumeClaim", "name": "old"})), Source::Foreign),
+        (
+            only_ref(json!({"apiGroup": "x.dev", "kind": "PersistentVolumeClaim", "name": "old"})),
+            Source::Foreign,
+        ),
         (both, snapshot()),
     ] {
         assert_eq!(scene.resolve(), Ok(expected), "{}", scene.claim);
@@ -244,10 +247,7 @@ fn snapshots() {
         (deleting.clone(), Unfit::Deleting),
         (deleting.with(of_snapshot, "/metadata/finalizers", json!(["x"])), Unfit::Deleting),
         (good.with(of_snapshot, "/status", Value::Null), Unfit::Unbound),
-        (
-            good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", Value::Null),
-            Unfit::Unbound,
-        ),
+        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", Value::Null), Unfit::Unbound),
         (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", json!("")), Unfit::Unbound),
         (gone(of_content), Unfit::NoContent(content())),
         (good.with(of_content, "/metadata/name", json!("other")), Unfit::NoContent(content())),
@@ -333,10 +333,7 @@ fn clones() {
         (good.with(of_source, "/status/phase", json!("Pending")), Unfit::Unbound),
         (good.with(of_source, "/status/phase", json!("Lost")), Unfit::Unbound),
         (good.with(of_source, "/status", json!({})), Unfit::Unbound),
-        (
-            good.with(of_source, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
-            Unfit::Deleting,
-        ),
+        (good.with(of_source, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), Unfit::Deleting),
         (good.with(of_source, "/spec/storageClassName", Value::Null), Unfit::NoClass("the source")),
         (good.with(of_claim, "/spec/storageClassName", Value::Null), Unfit::NoClass("the claim")),
         (
@@ -353,10 +350,7 @@ fn clones() {
         (good.with(of_volume, "/status/phase", json!("Released")), bad_volume()),
         (good.with(of_volume, "/spec/csi/driver", json!("x")), Unfit::Driver("x".into(), "c".into())),
         (good.with(of_class, "/provisioner", json!("x")), Unfit::Driver(DRIVER.into(), "c".into())),
-        (
-            block,
-            Unfit::CloneMode { source_mode: VolumeMode::Filesystem, wanted: VolumeMode::Block },
-        ),
+        (block, Unfit::CloneMode { source_mode: VolumeMode::Filesystem, wanted: VolumeMode::Block }),
         (
             good.with(of_volume, "/spec/volumeMode", json!("Block")),
             Unfit::CloneMode { source_mode: VolumeMode::Block, wanted: VolumeMode::Filesystem },
