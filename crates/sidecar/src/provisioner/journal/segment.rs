@@ -173,7 +173,7 @@ mod tests {
         for (owner, selector) in [
             (owner("d.test", None), "intents.wharf.dev/driver=d.test,!intents.wharf.dev/node"),
             (owner("d", Some("node-a")), "intents.wharf.dev/driver=d,intents.wharf.dev/node=node-a"),
-            (owner("a/b", None), "intents.wharf.dev/driver=xa-b-e70f31190414c463,!intents.wharf.dev/node"),
+            (owner("a/b", None), "intents.wharf.dev/driver=xa-b-e620c3190468cf61,!intents.wharf.dev/node"),
         ] {
             assert_eq!(owner.selector(), selector);
         }
