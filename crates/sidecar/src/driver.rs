@@ -213,3 +213,6 @@ async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<D
     }
     Ok(DriverInfo { name, can, place })
 }
+
+#[cfg(test)]
+mod tests;
