@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::work::Pace;
 
 mod intent;
+mod journal;
 mod protection;
 mod reclaim;
 mod source;
