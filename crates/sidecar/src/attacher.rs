@@ -242,7 +242,8 @@ impl Attacher {
         if volume.is_none() && self.memories.unreferenced(subject).is_some() {
             self.memories.set_unreferenced(subject, None);
         }
-        let present: BTreeSet<&str> = ours.iter().map(|attachment| attachment.metadata.name.as_str()).collect();
+        let present: BTreeSet<&str> =
+            ours.iter().map(|attachment| attachment.metadata.name.as_str()).collect();
         for gone in self.memories.keep(subject, &present) {
             self.context.attempts.forget(ROLE, &gone);
         }
@@ -323,17 +324,29 @@ impl Attacher {
                 attached: attachment.status.attached,
             })
         };
-        self.attachments.all().iter().filter(|attachment| self.rules.owns(attachment)).filter_map(said).collect()
+        self.attachments
+            .all()
+            .iter()
+            .filter(|attachment| self.rules.owns(attachment))
+            .filter_map(said)
+            .collect()
     }
 
     fn force(&self, differing: Vec<&Said>) {
         for said in differing {
-            let Some(attachment) = self.attachments.get(&Key::cluster(said.attachment.as_str())) else { continue };
+            let Some(attachment) = self.attachments.get(&Key::cluster(said.attachment.as_str())) else {
+                continue;
+            };
             if attachment.metadata.resource_version != said.version {
                 continue;
             }
             let Said { subject, attachment: name, node_id, attached, .. } = said;
-            tracing::warn!(attachment = name, node = node_id, attached, "the driver says otherwise: once more");
+            tracing::warn!(
+                attachment = name,
+                node = node_id,
+                attached,
+                "the driver says otherwise: once more"
+            );
             self.memories.change(subject, &attachment, |memory| memory.forced = Some(said.version.clone()));
             self.queue.add(subject.clone(), Priority::Normal);
         }

@@ -127,7 +127,8 @@ impl Attacher {
         }
         let failed = match self.context.cluster.list::<VolumeAttachment>(&WatchOptions::default()).await {
             Ok(listed) if listed.unreadable.is_empty() => {
-                let name = |attachment: &VolumeAttachment| attachment.spec.source.persistent_volume_name.clone();
+                let name =
+                    |attachment: &VolumeAttachment| attachment.spec.source.persistent_volume_name.clone();
                 let referred: std::collections::BTreeSet<_> = listed.items.iter().filter_map(name).collect();
                 for (volume, uid) in asked {
                     if !referred.contains(&volume) {
@@ -194,9 +195,11 @@ impl One<'_> {
                 }
                 self.then(written, "cannot mark as detached")
             }
-            Step::Refuse { doing, why, .. } => {
-                self.failed(doing, "check", Failed { doing, message: why.to_string(), code: None, again: Again::Slowly })
-            }
+            Step::Refuse { doing, why, .. } => self.failed(
+                doing,
+                "check",
+                Failed { doing, message: why.to_string(), code: None, again: Again::Slowly },
+            ),
             Step::Report { patch, .. } => {
                 // As good as it gets: the next attempt tells again.
                 if let Written::No(error) = self.write(Some("status"), patch, hand).await {
@@ -235,7 +238,9 @@ impl One<'_> {
         // What cannot be called now shall not hold up the attachment's deletion: the secret first.
         let read = match self.secret(secret, hand).await {
             Ok(read) => read,
-            Err(error) => return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string())),
+            Err(error) => {
+                return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string()));
+            }
         };
         hand.secret = secret.cloned().map(|secret| (secret, read));
         match self.write(None, patch, hand).await {
@@ -257,7 +262,9 @@ impl One<'_> {
         let method = "ControllerPublishVolume";
         let secrets = match self.secret(secret, hand).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string())),
+            Err(error) => {
+                return self.failed(Doing::Attach, "secret", soon(Doing::Attach, error.to_string()));
+            }
         };
         let (volume, node) = (request.volume_id.clone(), request.node_id.clone());
         tracing::debug!(volume, node, attachment = self.name(), "publishing");
@@ -286,7 +293,9 @@ impl One<'_> {
         let method = "ControllerUnpublishVolume";
         let secrets = match self.secret(secret, hand).await {
             Ok(secrets) => secrets,
-            Err(error) => return self.failed(Doing::Detach, "secret", soon(Doing::Detach, error.to_string())),
+            Err(error) => {
+                return self.failed(Doing::Detach, "secret", soon(Doing::Detach, error.to_string()));
+            }
         };
         let (volume, node) = (request.volume_id.clone(), request.node_id.clone());
         tracing::debug!(volume, node, attachment = self.name(), "unpublishing");

@@ -59,7 +59,9 @@ pub(super) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// Two sources.
-    #[error("the VolumeAttachment names a PersistentVolume and an inline volume: delete it, it must name one")]
+    #[error(
+        "the VolumeAttachment names a PersistentVolume and an inline volume: delete it, it must name one"
+    )]
     BothSources,
     /// None.
     #[error("the VolumeAttachment names neither a PersistentVolume nor an inline volume: delete it")]
@@ -84,7 +86,9 @@ pub(super) enum Refusal {
     #[error("PersistentVolume {volume:?} is marked for deletion")]
     VolumeDeleting { volume: String },
     /// The driver is not on the node.
-    #[error("CSINode {node} does not contain driver {driver}: it is attached once the driver registers there")]
+    #[error(
+        "CSINode {node} does not contain driver {driver}: it is attached once the driver registers there"
+    )]
     NotOnNode { node: String, driver: String },
     /// Nobody knows the node any more.
     #[error(

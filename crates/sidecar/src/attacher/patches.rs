@@ -112,7 +112,11 @@ mod tests {
             ),
         ] {
             let meta = attachment(annotations, finalizers).metadata;
-            assert_eq!(guard(&meta, "f", "n1"), operations.map(Patch::Json), "{annotations:?} {finalizers:?}");
+            assert_eq!(
+                guard(&meta, "f", "n1"),
+                operations.map(Patch::Json),
+                "{annotations:?} {finalizers:?}"
+            );
         }
     }
 
@@ -127,7 +131,8 @@ mod tests {
             }
             other => panic!("{other:?}"),
         };
-        let context = BTreeMap::from([("kept".to_owned(), "3".to_owned()), ("new".to_owned(), "4".to_owned())]);
+        let context =
+            BTreeMap::from([("kept".to_owned(), "3".to_owned()), ("new".to_owned(), "4".to_owned())]);
         assert_eq!(
             of(attached(&attachment, &context)),
             json!({

@@ -125,7 +125,10 @@ mod tests {
             }),
         };
         let mut published = Published::new();
-        add(&mut published, vec![entry("a", Some(&["n1", "n2"])), v1::list_volumes_response::Entry::default()]);
+        add(
+            &mut published,
+            vec![entry("a", Some(&["n1", "n2"])), v1::list_volumes_response::Entry::default()],
+        );
         add(&mut published, vec![entry("b", None)]);
         let nodes = ["n1".to_owned(), "n2".to_owned()].into();
         assert_eq!(published, Published::from([("a".into(), Some(nodes)), ("b".into(), None)]));

@@ -35,7 +35,11 @@ pub(super) fn unpublish(csi: &CsiSource, node_id: &str) -> v1::ControllerUnpubli
     }
 }
 
-fn capability(rules: &Rules, spec: &VolumeSpec, csi: &CsiSource) -> Result<v1::VolumeCapability, AccessError> {
+fn capability(
+    rules: &Rules,
+    spec: &VolumeSpec,
+    csi: &CsiSource,
+) -> Result<v1::VolumeCapability, AccessError> {
     let mode = combined(&spec.access_modes, rules.can.single_node_multi_writer)?;
     let access_type = match spec.volume_mode() {
         VolumeMode::Block => AccessType::Block(BlockVolume {}),
@@ -109,12 +113,15 @@ mod tests {
             (json!(["ReadWriteOnce"]), Capabilities::default(), Ok(1)),
             (json!(["ReadWriteOnce"]), capable, Ok(7)),
             (json!(["ReadWriteOncePod"]), capable, Ok(6)),
-            (json!(["ReadOnlyMany", "ReadWriteOnce"]), capable, Err(AccessError::ReadOnlyManyAndReadWriteOnce)),
+            (
+                json!(["ReadOnlyMany", "ReadWriteOnce"]),
+                capable,
+                Err(AccessError::ReadOnlyManyAndReadWriteOnce),
+            ),
             (json!(["ReadWriteOncePod", "ReadWriteOnce"]), capable, Err(AccessError::OncePodNotAlone)),
             (json!([]), capable, Err(AccessError::Unsupported(vec![]))),
         ] {
-            let spec: VolumeSpec =
-                serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
+            let spec: VolumeSpec = serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
             let rules = Rules { can, ..Rules::default() };
             let request = publish(&rules, &spec, spec.csi.as_ref().unwrap(), "n1");
             let got = request.map(|request| request.volume_capability.unwrap().access_mode.unwrap().mode);

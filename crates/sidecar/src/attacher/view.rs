@@ -279,10 +279,10 @@ mod tests {
     #[test]
     fn another_operation_begins_anew() {
         let pauses = Pauses { start: Duration::from_secs(1), max: Duration::from_secs(300) };
-        let failed =
-            |doing| Failed { doing, message: "no".into(), code: Some(13), again: Again::Slowly };
+        let failed = |doing| Failed { doing, message: "no".into(), code: Some(13), again: Again::Slowly };
         let mut memory = Memory { forced: Some("1".into()), ..Memory::default() };
-        for (doing, count) in [(Doing::Attach, 1), (Doing::Attach, 2), (Doing::Detach, 1), (Doing::Detach, 2)] {
+        for (doing, count) in [(Doing::Attach, 1), (Doing::Attach, 2), (Doing::Detach, 1), (Doing::Detach, 2)]
+        {
             memory.has_failed(failed(doing), pauses, Time(0), 0.0);
             assert_eq!(memory.failure.as_ref().unwrap().count, count);
             assert_eq!(memory.forced, None, "a force is for one attempt");

@@ -138,11 +138,8 @@ mod tests {
             (json!({"/spec/attacher": "other.test"}), None),
         ] {
             let look = by_attachment(&change(None, Some(attachment(with.clone()))), &rules());
-            let expected = priority.map(|priority| Look {
-                subject: Subject::Volume("v".into()),
-                priority,
-                woken: None,
-            });
+            let expected =
+                priority.map(|priority| Look { subject: Subject::Volume("v".into()), priority, woken: None });
             assert_eq!(look, expected, "{with}");
         }
         let ours = Rules { node: Some("n".into()), ..rules() };
@@ -205,13 +202,13 @@ mod tests {
                 Some(json!({"metadata": {"finalizers": finalizer, "deletionTimestamp": deleting}})),
                 Some(VolumeNews::Going),
             ),
+            (Some(json!({"metadata": {}})), Some(json!({"metadata": {"deletionTimestamp": deleting}})), None),
+            (None, Some(json!({"metadata": {}})), Some(VolumeNews::Usable)),
             (
                 Some(json!({"metadata": {}})),
-                Some(json!({"metadata": {"deletionTimestamp": deleting}})),
-                None,
+                Some(json!({"metadata": {}, "spec": {"csi": csi}})),
+                Some(VolumeNews::Usable),
             ),
-            (None, Some(json!({"metadata": {}})), Some(VolumeNews::Usable)),
-            (Some(json!({"metadata": {}})), Some(json!({"metadata": {}, "spec": {"csi": csi}})), Some(VolumeNews::Usable)),
             (Some(json!({"metadata": {}})), Some(json!({"metadata": {"labels": {"a": "b"}}})), None),
             (Some(json!({"metadata": {}})), None, None),
         ] {
@@ -233,7 +230,11 @@ mod tests {
             (with("1"), without(), false),
             (with("1"), None, false),
         ] {
-            assert_eq!(by_node(&change(old.clone(), new.clone()), &rules()).is_some(), news, "{old:?} {new:?}");
+            assert_eq!(
+                by_node(&change(old.clone(), new.clone()), &rules()).is_some(),
+                news,
+                "{old:?} {new:?}"
+            );
         }
     }
 }

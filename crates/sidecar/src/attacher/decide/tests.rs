@@ -16,7 +16,11 @@ fn rules() -> Rules {
     Rules {
         driver: "d.test".into(),
         finalizer: FINALIZER.into(),
-        can: Capabilities { controller_service: true, publish_unpublish_volume: true, ..Capabilities::default() },
+        can: Capabilities {
+            controller_service: true,
+            publish_unpublish_volume: true,
+            ..Capabilities::default()
+        },
         ..Rules::default()
     }
 }
@@ -264,7 +268,11 @@ fn detaching() {
     expect(volume(json!({})), vec![going(json!({}))], "unpublish a h id-n1 s");
     // Also if it was never attached: the driver may have begun to.
     expect(volume(json!({})), vec![going(json!({"status.attached": false}))], "unpublish a h id-n1 s");
-    expect(volume(json!({"metadata.deletionTimestamp": DELETED})), vec![going(json!({}))], "unpublish a h id-n1 s");
+    expect(
+        volume(json!({"metadata.deletionTimestamp": DELETED})),
+        vec![going(json!({}))],
+        "unpublish a h id-n1 s",
+    );
     let unpublished = |fields| with(going(fields), Memory::has_unpublished);
     expect(volume(json!({})), vec![unpublished(json!({}))], "release a");
     let held = json!({"metadata.finalizers": ["theirs"]});
@@ -342,7 +350,8 @@ fn failures_wait_for_themselves_only() {
 #[test]
 fn one_volume_on_two_nodes() {
     let coming = || attachment("a", "n1", json!({}));
-    let going = || guarded("b", "n2", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
+    let going =
+        || guarded("b", "n2", json!({"metadata.deletionTimestamp": DELETED, "status.attached": true}));
     expect(volume(json!({})), vec![coming(), going()], "unpublish b h id-n2 s");
     expect(volume(json!({})), vec![coming(), with(going(), Memory::has_unpublished)], "release b");
     let published = with(guarded("a", "n1", json!({})), |memory| memory.has_published(context()));
@@ -356,9 +365,7 @@ fn one_volume_on_two_nodes() {
 #[test]
 fn failures_are_written_down() {
     let ago = |seconds: i64| Time(NOW.0 - seconds * 1000).to_string();
-    let attach_error = |message: &str, code: Option<i32>, seconds| {
-        json!({"attached": false, "attachError": {"message": message, "errorCode": code, "time": ago(seconds)}})
-    };
+    let attach_error = |message: &str, code: Option<i32>, seconds| json!({"attached": false, "attachError": {"message": message, "errorCode": code, "time": ago(seconds)}});
     for (doing, status, reported, step) in [
         (Doing::Attach, json!({"attached": false}), false, "report a"),
         (Doing::Attach, json!({"attached": false}), true, "wait 9"),
@@ -368,8 +375,18 @@ fn failures_are_written_down() {
         (Doing::Attach, attach_error("no", None, 30), false, "report a"),
         (Doing::Attach, attach_error("another", Some(13), 30), false, "report a"),
         (Doing::Detach, json!({"attached": true}), false, "report a"),
-        (Doing::Detach, json!({"attached": true, "detachError": {"message": "no", "time": ago(30)}}), false, "wait 9"),
-        (Doing::Detach, json!({"attached": true, "detachError": {"message": "x", "time": ago(30)}}), false, "report a"),
+        (
+            Doing::Detach,
+            json!({"attached": true, "detachError": {"message": "no", "time": ago(30)}}),
+            false,
+            "wait 9",
+        ),
+        (
+            Doing::Detach,
+            json!({"attached": true, "detachError": {"message": "x", "time": ago(30)}}),
+            false,
+            "report a",
+        ),
     ] {
         let fields = match doing {
             Doing::Attach => json!({"status": status}),
@@ -396,7 +413,11 @@ fn forced_by_what_the_driver_lists() {
     expect(volume(json!({})), vec![forced(attached(), "7")], "publish a h id-n1 s");
     expect(volume(json!({})), vec![forced(attached(), "6")], "done");
     let unheld = || {
-        attachment("a", "n1", json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]}))
+        attachment(
+            "a",
+            "n1",
+            json!({"metadata.deletionTimestamp": DELETED, "metadata.finalizers": ["theirs"]}),
+        )
     };
     expect(volume(json!({})), vec![forced(unheld(), "7")], "unpublish a h id-n1 s");
     expect(volume(json!({})), vec![unheld()], "done");
