@@ -64,6 +64,15 @@ impl Gate {
         }
     }
 
+    /// Waits until steps may no longer begin, as long as nobody has said stop; for ever where nothing but a stop
+    /// shuts the gate. What was known of the world by being alone in it is then to be forgotten.
+    pub(crate) async fn lost(&self) {
+        match &self.leadership {
+            Some(leadership) => leadership.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits for the stop.
     pub(crate) async fn stopped(&self) {
         self.stop.cancelled().await;
