@@ -29,6 +29,8 @@ use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, wish};
 mod act;
 mod decide;
 mod memory;
+#[cfg(test)]
+mod simulation;
 mod view;
 mod wake;
 mod write;

@@ -211,7 +211,11 @@ impl Memory {
     pub(crate) fn after(&mut self, step: &Step) {
         let Self { expansion, modification } = self;
         match step {
-            Step::BeginExpansion { size, .. } => expansion.begun = Some(*size),
+            Step::BeginExpansion { size, .. } => {
+                expansion.begun = Some(*size);
+                // What another size came to is past: it must not be told of this one.
+                expansion.failed = expansion.failed.take().filter(|failed| failed.question.size == *size);
+            }
             Step::ReportExpansion => {
                 if let Some(failed) = &mut expansion.failed {
                     failed.reported = true;
