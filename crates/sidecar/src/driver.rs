@@ -12,7 +12,7 @@ use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
 use wharf_csi::{Calls, Client, v1};
 use wharf_model::topology::Segments;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, code_name};
 
 /// Between questions to a driver that is not there or not ready.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -162,6 +162,11 @@ impl Driver {
     }
 }
 
+/// A refusal as Go prints it, which is how upstream's events quote drivers.
+pub(crate) fn described(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", code_name(status.code()), status.message())
+}
+
 async fn counted<T>(
     metrics: &Metrics,
     service: &str,
@@ -213,3 +218,6 @@ async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<D
     }
     Ok(DriverInfo { name, can, place })
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,8 +64,7 @@ impl Gate {
         }
     }
 
-    /// Waits until steps may no longer begin, as long as nobody has said stop; for ever where nothing but a stop
-    /// shuts the gate. What was known of the world by being alone in it is then to be forgotten.
+    /// Waits until the lease is lost; for ever, without one.
     pub(crate) async fn lost(&self) {
         match &self.leadership {
             Some(leadership) => leadership.lost().await,

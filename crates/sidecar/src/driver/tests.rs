@@ -1,0 +1,136 @@
+use std::path::Path;
+use std::sync::Mutex;
+
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Status};
+use wharf_csi::v1::identity_server::{Identity, IdentityServer};
+use wharf_csi::{Endpoint, bind};
+
+use super::*;
+
+/// A driver that has a name and services, and says that it is ready from the second question on.
+struct Named {
+    name: &'static str,
+    services: Vec<PluginService>,
+    probes: Mutex<u32>,
+}
+
+#[tonic::async_trait]
+impl Identity for Named {
+    async fn get_plugin_info(
+        &self,
+        _: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        let name = self.name.to_owned();
+        Ok(Response::new(v1::GetPluginInfoResponse { name, ..Default::default() }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<v1::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
+        let capability = |service: &PluginService| v1::PluginCapability {
+            r#type: Some(plugin_capability::Type::Service(plugin_capability::Service {
+                r#type: *service as i32,
+            })),
+        };
+        let capabilities = self.services.iter().map(capability).collect();
+        Ok(Response::new(v1::GetPluginCapabilitiesResponse { capabilities }))
+    }
+
+    async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
+        let mut probes = self.probes.lock().unwrap();
+        *probes += 1;
+        Ok(Response::new(v1::ProbeResponse { ready: Some(*probes > 1) }))
+    }
+}
+
+/// A driver in a thread of its own: its end ends its connections too, as a process's end does.
+struct Served {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn serve(socket: &Path, name: &'static str, services: &[PluginService]) -> Served {
+    let endpoint: Endpoint = socket.to_str().unwrap().parse().unwrap();
+    let service = Named { name, services: services.to_vec(), probes: Mutex::new(0) };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (listener, _file) = bind(&endpoint).unwrap();
+            let incoming = UnixListenerStream::new(listener);
+            let server = tonic::transport::Server::builder();
+            tokio::select! {
+                ended = server.serve_with_incoming(IdentityServer::new(service), incoming) => ended.unwrap(),
+                _ = stopped => {}
+            }
+        });
+    });
+    Served { stop: Some(stop), thread: Some(thread) }
+}
+
+/// sidecars.md 1.0 "Connect", "Readiness", "Driver name": a driver that is not there, not ready, or replaced by
+/// another is waited for and asked again, and nothing exits.
+#[tokio::test]
+async fn drivers_are_waited_for_and_asked_anew() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("csi.sock");
+    let client = Client::new(&socket.to_str().unwrap().parse().unwrap());
+    let metrics = Metrics::new();
+    let asking = tokio::spawn({
+        let (client, metrics) = (client.clone(), metrics.clone());
+        async move { Driver::discover(&client, &metrics, false).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert!(!asking.is_finished(), "there is no driver yet");
+    let first = serve(&socket, "first.test", &[]);
+    let driver = asking.await.unwrap();
+    assert_eq!((driver.name(), *driver.can()), ("first.test", Capabilities::default()));
+    drop(first);
+    let _second = serve(&socket, "first.test", &[PluginService::VolumeAccessibilityConstraints]);
+    let driver = Driver::discover(&client, &metrics, false).await;
+    assert!(driver.can().topology, "the same connection reaches the driver that came after");
+    let text = metrics.text();
+    assert!(text.contains(r#"driver_name="first.test",method_name="/csi.v1.Identity/Probe""#), "{text}");
+}
+
+/// sidecars.md 1.0 "Driver name": what the driver declares is what rules read.
+#[test]
+fn capabilities_are_read() {
+    use controller_service_capability::{Rpc, Type};
+    let controller = |rpc: ControllerRpc| v1::ControllerServiceCapability {
+        r#type: Some(Type::Rpc(Rpc { r#type: rpc as i32 })),
+    };
+    type Field = fn(&Capabilities) -> bool;
+    let table: [(ControllerRpc, Field); 11] = [
+        (ControllerRpc::CreateDeleteVolume, |can| can.create_delete_volume),
+        (ControllerRpc::PublishUnpublishVolume, |can| can.publish_unpublish_volume),
+        (ControllerRpc::PublishReadonly, |can| can.publish_readonly),
+        (ControllerRpc::ListVolumes, |can| can.list_volumes),
+        (ControllerRpc::ListVolumesPublishedNodes, |can| can.list_volumes_published_nodes),
+        (ControllerRpc::GetCapacity, |can| can.get_capacity),
+        (ControllerRpc::CreateDeleteSnapshot, |can| can.create_delete_snapshot),
+        (ControllerRpc::CloneVolume, |can| can.clone_volume),
+        (ControllerRpc::ExpandVolume, |can| can.expand_volume),
+        (ControllerRpc::ModifyVolume, |can| can.modify_volume),
+        (ControllerRpc::SingleNodeMultiWriter, |can| can.single_node_multi_writer),
+    ];
+    for (rpc, _) in &table {
+        let mut can = Capabilities::default();
+        can.add_controller(&[controller(*rpc)]);
+        let set: Vec<_> = table.iter().filter(|(_, field)| field(&can)).map(|(rpc, _)| *rpc).collect();
+        assert_eq!(set, [*rpc]);
+    }
+    let mut can = Capabilities::default();
+    let expand = node_service_capability::Rpc { r#type: NodeRpc::ExpandVolume as i32 };
+    can.add_node(&[v1::NodeServiceCapability { r#type: Some(node_service_capability::Type::Rpc(expand)) }]);
+    assert_eq!(can, Capabilities { node_expand_volume: true, ..Capabilities::default() });
+}
