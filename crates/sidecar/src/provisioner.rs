@@ -7,6 +7,7 @@ use wharf_model::names::VolumeNaming;
 use crate::context::Context;
 use crate::work::Pace;
 
+mod capacity;
 mod claiming;
 mod intent;
 mod journal;
