@@ -124,7 +124,7 @@ impl Metrics {
 }
 
 /// As Go writes them, which is what upstream's label holds.
-fn code_name(code: Code) -> String {
+pub(crate) fn code_name(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),
         Code::Cancelled => "Canceled".to_owned(),

@@ -11,6 +11,8 @@ mod capacity;
 mod claiming;
 mod intent;
 mod journal;
+mod reclaim;
+mod source;
 
 /// What the provisioner is told.
 #[derive(Debug, Clone)]

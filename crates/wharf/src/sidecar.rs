@@ -1,7 +1,9 @@
-//! `wharf sidecar`: what stands between a CSI driver and Kubernetes. So far the roles of a node. Called by
+//! `wharf sidecar`: what stands between a CSI driver and Kubernetes, on a node or for the whole cluster. Called by
 //! the name of an upstream sidecar, the binary takes that program's flags and does its work.
 
+mod environment;
 mod goflags;
+mod roles;
 mod upstream;
 
 use std::path::PathBuf;
@@ -13,24 +15,37 @@ use wharf_sidecar::registrar;
 
 use crate::signal::stop_signal;
 use crate::size::parse_duration;
+use roles::RolesArgs;
 
+pub(crate) use environment::Environment;
 pub(crate) use upstream::{Asked, Program};
 
 const EXPLANATION: &str = "\
+For the cluster it makes, attaches, expands and deletes the driver's volumes, in place of external-provisioner,
+external-attacher and external-resizer. The driver says which of these roles it needs; --roles says it instead.
+Each role works while it holds the lease that upstream's sidecar would hold, so the two never act side by side,
+and asks for no permissions that upstream's does not have. It waits for a driver or an API server that is away.
+
 With --node it registers the driver with kubelet and answers for its health, in place of node-driver-registrar
-and livenessprobe:
+and livenessprobe. With --node and --roles it does both.
 
-  /healthz                the driver answers Probe; made for the driver's container
-  /healthz/registration   the registration socket is served and kubelet did not refuse the driver
-  /readyz                 both
-  /metrics                for Prometheus
+  /healthz                   the driver answers Probe (--node); made for the driver's container
+  /healthz/registration      the registration socket is served and kubelet did not refuse the driver (--node)
+  /healthz/leader-election   the process is well
+  /readyz                    all of it, and the driver has said what it can do
+  /metrics                   for Prometheus
+  /debug/attempts            what was last tried for each object, and what came of it
 
-Example:
+Examples:
+  wharf sidecar --csi-address /csi/csi.sock
+  wharf sidecar --csi-address /csi/csi.sock --roles provisioner,resizer --kubeconfig ~/.kube/config
   wharf sidecar --node --csi-address /csi/csi.sock \\
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
-Called as csi-node-driver-registrar, node-driver-registrar or livenessprobe (by a link of that name), the
-binary takes the flags of that program.";
+POD_NAME names this replica among others; without it the host's name does.
+
+Called as csi-provisioner, csi-attacher, csi-resizer, csi-node-driver-registrar or livenessprobe (by a link of
+that name), the binary takes the flags of that program.";
 
 /// Run what a CSI driver needs beside it in Kubernetes
 #[derive(Debug, clap::Args)]
@@ -40,17 +55,14 @@ pub(crate) struct SidecarArgs {
     #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]
     csi_address: Endpoint,
     /// Run the roles of a node: register the driver with kubelet, and answer for its health
-    #[arg(long, required = true)]
+    #[arg(long, requires = "kubelet_registration_path")]
     node: bool,
     /// The driver's socket, as kubelet sees it on the host
-    #[arg(long, value_name = "PATH")]
-    kubelet_registration_path: String,
+    #[arg(long, value_name = "PATH", requires = "node")]
+    kubelet_registration_path: Option<String>,
     /// Kubelet's directory plugins_registry, as this process sees it
     #[arg(long, value_name = "DIR", default_value = "/registration")]
     plugin_registration_path: PathBuf,
-    /// How long the driver may take to say its name
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1s")]
-    timeout: Duration,
     /// How long the driver may take to answer a Probe
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "3s")]
     probe_timeout: Duration,
@@ -60,44 +72,49 @@ pub(crate) struct SidecarArgs {
     /// Address for the pages instead, such as 127.0.0.1:9808 or :9808
     #[arg(long, value_name = "ADDRESS", conflicts_with = "health_port")]
     http_endpoint: Option<Address>,
+    #[command(flatten)]
+    roles: RolesArgs,
 }
 
 impl SidecarArgs {
-    fn checked(self) -> Sidecar {
+    fn checked(self, environment: &Environment) -> anyhow::Result<Sidecar> {
         let Self {
             csi_address,
-            // Required: there are no other roles.
-            node: _,
+            node,
             kubelet_registration_path,
             plugin_registration_path,
-            timeout,
             probe_timeout,
             health_port,
             http_endpoint,
+            roles,
         } = self;
+        let timeout = roles.timeout().unwrap_or(Duration::from_secs(1));
+        let registrar = kubelet_registration_path.map(|kubelet_registration_path| registrar::Config {
+            plugin_registration_path,
+            kubelet_registration_path,
+            timeout,
+        });
+        // A node's sidecar has no business with the cluster unless it is told so.
+        let controls = !node || roles.are_named();
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
-        Sidecar {
+        Ok(Sidecar {
             driver: csi_address,
-            registrar: Some(registrar::Config {
-                plugin_registration_path,
-                kubelet_registration_path,
-                timeout,
-            }),
-            probe_timeout: Some(probe_timeout),
-            controller: None,
+            registrar,
+            probe_timeout: node.then_some(probe_timeout),
+            controller: controls.then(|| roles.checked(environment)).transpose()?,
             listen: vec![Listen { address, health: true, metrics: Some("/metrics".to_owned()) }],
-        }
+        })
     }
 }
 
 /// `wharf sidecar`.
 pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
-    serve(args.checked()).await
+    serve(args.checked(&Environment::read())?).await
 }
 
 /// Runs the roles until a signal says to stop.
-pub(crate) async fn serve(node: Sidecar) -> anyhow::Result<()> {
+pub(crate) async fn serve(sidecar: Sidecar) -> anyhow::Result<()> {
     let stop = stop_signal()?;
-    process::run(node, stop).await?;
+    process::run(sidecar, stop).await?;
     Ok(())
 }
