@@ -1,17 +1,50 @@
 //! Makes volumes for claims and deletes those that are released.
+//!
+//! The story of a volume: a claim calls for it → the whole request is written to the [`journal`] → CreateVolume →
+//! the PersistentVolume is written → the intent is forgotten; and when its claim is gone and its policy says so,
+//! it is deleted by the rules of [`reclaim`]. Promises:
+//!
+//! - Nothing leaks: whatever dies between two steps, the same call is repeated from the journal and finished or
+//!   undone, also when claim, class and node are gone.
+//! - Making and deleting the same volume never run side by side: the queue's key is the volume's name.
+//! - What the driver made is deleted only if no PersistentVolume stands for it.
+//! - Nothing of ours sits on the users' objects.
+//!
+//! Read [`view`] (what is seen), [`decide`] (the rules), [`act`] (effects); [`world`] finds what belongs to a volume.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinSet;
+use wharf_cluster::{Change, Priority, Queue};
 use wharf_model::names::VolumeNaming;
+use wharf_model::topology;
 
+use self::act::{Actor, Memories, Progress};
+use self::decide::decide;
+use self::journal::Journal;
+use self::metrics::Counts;
+use self::view::Own;
+use self::world::World;
+use crate::attempts::now;
 use crate::context::Context;
-use crate::work::Pace;
+use crate::work::{Outcome, Pace, Wish, feed, work};
 
+mod act;
+mod claiming;
+mod decide;
 mod intent;
 mod journal;
+mod metrics;
 mod protection;
 mod reclaim;
+mod request;
 mod source;
+#[cfg(test)]
+mod testing;
+mod view;
+mod volume;
+mod world;
 
 /// What the provisioner is told.
 #[derive(Debug, Clone)]
@@ -82,6 +115,147 @@ impl Default for Settings {
     }
 }
 
-pub(crate) async fn run(context: Context, _settings: Settings) {
-    context.gate.stopped().await;
+/// Runs until the stop. While the lease is lost nothing is done; when it is back, everything is looked at anew, since
+/// another process may have worked meanwhile.
+pub(crate) async fn run(context: Context, settings: Settings) {
+    let own = Arc::new(Own {
+        driver: context.driver.name().to_owned(),
+        can: *context.driver.can(),
+        identity: identity(&context),
+        node: context.node.clone(),
+        settings,
+    });
+    let world = World::watch(&context.cluster, &own);
+    loop {
+        let ready = async {
+            context.gate.opened().await;
+            world.synced().await;
+        };
+        tokio::select! {
+            biased;
+            () = context.gate.stopped() => return,
+            () = ready => {}
+        }
+        term(&context, &own, &world).await;
+    }
+}
+
+/// From getting the lease to losing it, or to the stop.
+async fn term(context: &Context, own: &Arc<Own>, world: &World) {
+    let (gate, end) = context.gate.term();
+    let context = Context { gate, ..context.clone() };
+    let journal = Journal::open(&context).await;
+    let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
+    for volume in journal.volumes() {
+        tracing::info!(volume, "an intent was found: the volume is finished or undone");
+        queue.add(volume, Priority::High);
+    }
+    let mut feeds = feeds(world, &journal, &queue);
+    let actor = Actor {
+        context: context.clone(),
+        own: Arc::clone(own),
+        journal: journal.clone(),
+        memories: Memories::default(),
+        counts: context.metrics.family(Counts::register),
+    };
+    let working = work(&queue, &context.gate, own.settings.pace.workers, |volume| {
+        one(volume, world.clone(), actor.clone())
+    });
+    let lost = async {
+        context.gate.lost().await;
+        // Work under way may end in its own time; nothing new begins.
+        end.cancel();
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = working => {}
+        () = lost => {}
+    }
+    feeds.abort_all();
+    journal.flush().await;
+}
+
+/// Takes a volume as far as it goes now.
+async fn one(volume: String, world: World, actor: Actor) -> Outcome {
+    loop {
+        if !actor.context.gate.is_open() {
+            return Outcome::After(Duration::ZERO);
+        }
+        let seen = world.see(&volume, &actor.journal, &actor.memories);
+        let step = decide(&seen.view(&volume, &world), now());
+        match actor.act(&volume, &seen, step).await {
+            Progress::Again => {}
+            Progress::End(outcome) => return outcome,
+        }
+    }
+}
+
+/// What wakes a volume.
+fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+    let mut feeds = JoinSet::new();
+    let wish = |key, priority| Wish { key, priority };
+
+    // Claims, for as long as they wait, and once more when they no longer do.
+    let of = world.clone();
+    feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
+        let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
+        let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
+        let claim = waits.or(waited);
+        claim.and_then(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).into_iter().collect()
+    }));
+
+    let (of, intents) = (world.clone(), journal.clone());
+    feeds.spawn(feed(world.volumes.clone(), queue.clone(), move |change| {
+        let volume = change.new.as_ref().or(change.old.as_ref());
+        let Some(volume) = volume.filter(|volume| of.concerns_us(volume, &intents)) else { return Vec::new() };
+        let mut wishes = vec![wish(change.key.name.clone(), Priority::Normal)];
+        if change.new.is_none() {
+            // Others with the same handle waited for it to go.
+            let siblings = of.siblings(volume);
+            wishes.extend(siblings.iter().map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
+        }
+        wishes
+    }));
+
+    let of = world.clone();
+    feeds.spawn(feed(world.classes.clone(), queue.clone(), move |change| {
+        let waiting = of.waiting_for_class(&change.key.name);
+        waiting.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
+    }));
+
+    if let Some(nodes) = &world.nodes {
+        let of = world.clone();
+        feeds.spawn(feed(nodes.csi_nodes.clone(), queue.clone(), move |change| {
+            let driver = of.own.driver.as_str();
+            let keys = |node: &Option<Arc<_>>| node.as_ref().map(|node| topology::keys(node, driver).to_vec());
+            if keys(&change.old) == keys(&change.new) {
+                return Vec::new();
+            }
+            let waiting = of.waiting();
+            waiting.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
+        }));
+    }
+
+    // A volume waits for its attachments to go.
+    if let Some(attachments) = &world.attachments {
+        feeds.spawn(feed(attachments.clone(), queue.clone(), move |change: &Change<_>| {
+            let gone = change.old.as_ref().filter(|_| change.new.is_none());
+            let volume = gone.and_then(|gone| gone.spec.source.persistent_volume_name.clone());
+            volume.map(|key| wish(key, Priority::Normal)).into_iter().collect()
+        }));
+    }
+    feeds
+}
+
+/// Who made a volume: in the attributes of each, as upstream writes it. Another one for each process.
+fn identity(context: &Context) -> String {
+    let mut random = [0; 2];
+    // Without randomness the time has to do.
+    let _ = getrandom::fill(&mut random);
+    let random = u16::from_le_bytes(random) % 10_000;
+    let mut identity = format!("{}-{random}-{}", now().0, context.driver.name());
+    if let Some(node) = &context.node {
+        identity = format!("{identity}-{}", node.name);
+    }
+    identity
 }
