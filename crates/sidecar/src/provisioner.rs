@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
-use wharf_model::names::VolumeNaming;
 use wharf_model::topology;
 
 use self::act::{Actor, Memories, Progress};
@@ -28,7 +27,7 @@ use self::view::Own;
 use self::world::World;
 use crate::attempts::now;
 use crate::context::Context;
-use crate::work::{Outcome, Pace, Wish, feed, work};
+use crate::work::{Outcome, Wish, feed, work};
 
 mod act;
 mod claiming;
@@ -39,6 +38,7 @@ mod metrics;
 mod protection;
 mod reclaim;
 mod request;
+mod settings;
 mod source;
 #[cfg(test)]
 mod testing;
@@ -46,74 +46,10 @@ mod view;
 mod volume;
 mod world;
 
-/// What the provisioner is told.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// How much at once.
-    pub pace: Pace,
-    /// How volumes are named.
-    pub naming: VolumeNaming,
-    /// The file system where the class names none; empty leaves it to the driver.
-    pub default_fstype: String,
-    /// Tell the driver the names of claim and volume.
-    pub extra_create_metadata: bool,
-    /// The selected node's place and no other.
-    pub strict_topology: bool,
-    /// Tell the driver about places even where no node is selected.
-    pub immediate_topology: bool,
-    /// Restore a snapshot only in the volume mode of its source.
-    pub prevent_volume_mode_conversion: bool,
-    /// Mark volumes that are only ever read as such.
-    pub controller_publish_readonly: bool,
-    /// Keep CSIStorageCapacity objects.
-    pub capacity: Option<CapacitySettings>,
-    /// Where the sidecar is a node's own: how it competes with other nodes for claims that any node could have.
-    pub immediate_binding: Option<ImmediateBinding>,
-}
+pub use settings::{CapacitySettings, ImmediateBinding, Settings};
 
-/// How CSIStorageCapacity objects are kept.
-#[derive(Debug, Clone)]
-pub struct CapacitySettings {
-    /// Also for classes that bind at once.
-    pub immediate_binding: bool,
-    /// How often the driver is asked without another reason.
-    pub poll_interval: Duration,
-    /// Who owns them: 0 our pod, 1 what controls it, and so on; negative: nobody.
-    pub owner_level: i32,
-    /// Our pod, for the owner.
-    pub pod: Option<String>,
-}
-
-/// How nodes compete for a claim that any of them could have.
-#[derive(Debug, Clone)]
-pub struct ImmediateBinding {
-    /// The shortest wait.
-    pub base_delay: Duration,
-    /// The longest.
-    pub max_delay: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            pace: Pace {
-                workers: 100,
-                timeout: Duration::from_secs(10),
-                retry_start: Duration::from_secs(1),
-                retry_max: Duration::from_secs(300),
-            },
-            naming: VolumeNaming::default(),
-            default_fstype: String::new(),
-            extra_create_metadata: false,
-            strict_topology: false,
-            immediate_topology: true,
-            prevent_volume_mode_conversion: true,
-            controller_publish_readonly: false,
-            capacity: None,
-            immediate_binding: None,
-        }
-    }
-}
+/// How often snapshots are looked for whose protection was forgotten: upstream's default.
+const ORPHAN_SWEEP: Duration = Duration::from_secs(5 * 60);
 
 /// Runs until the stop. While the lease is lost nothing is done; when it is back, everything is looked at anew, since
 /// another process may have worked meanwhile.
@@ -146,11 +82,16 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
-    for volume in journal.volumes() {
-        tracing::info!(volume, "an intent was found: the volume is finished or undone");
-        queue.add(volume, Priority::High);
-    }
-    let mut feeds = feeds(world, &journal, &queue);
+    let mut beside = feeds(world, &journal, &queue);
+    let intents = journal.clone();
+    beside.spawn(protection::run(
+        context.clone(),
+        world.claims.clone(),
+        world.volumes.clone(),
+        Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
+        own.settings.pace.backoff(),
+        ORPHAN_SWEEP,
+    ));
     let actor = Actor {
         context: context.clone(),
         own: Arc::clone(own),
@@ -171,7 +112,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
         () = working => {}
         () = lost => {}
     }
-    feeds.abort_all();
+    beside.abort_all();
     journal.flush().await;
 }
 
@@ -207,7 +148,9 @@ fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()>
     let (of, intents) = (world.clone(), journal.clone());
     feeds.spawn(feed(world.volumes.clone(), queue.clone(), move |change| {
         let volume = change.new.as_ref().or(change.old.as_ref());
-        let Some(volume) = volume.filter(|volume| of.concerns_us(volume, &intents)) else { return Vec::new() };
+        let Some(volume) = volume.filter(|volume| of.concerns_us(volume, &intents)) else {
+            return Vec::new();
+        };
         let mut wishes = vec![wish(change.key.name.clone(), Priority::Normal)];
         if change.new.is_none() {
             // Others with the same handle waited for it to go.
@@ -227,14 +170,29 @@ fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()>
         let of = world.clone();
         feeds.spawn(feed(nodes.csi_nodes.clone(), queue.clone(), move |change| {
             let driver = of.own.driver.as_str();
-            let keys = |node: &Option<Arc<_>>| node.as_ref().map(|node| topology::keys(node, driver).to_vec());
+            let keys =
+                |node: &Option<Arc<_>>| node.as_ref().map(|node| topology::keys(node, driver).to_vec());
             if keys(&change.old) == keys(&change.new) {
                 return Vec::new();
             }
             let waiting = of.waiting();
-            waiting.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
+            waiting
+                .iter()
+                .filter_map(|claim| of.volume_of(claim))
+                .map(|key| wish(key, Priority::High))
+                .collect()
         }));
     }
+
+    let (intents, found) = (journal.clone(), queue.clone());
+    feeds.spawn(async move {
+        loop {
+            for volume in intents.found().await {
+                tracing::info!(volume, "an intent was found: the volume is finished or undone");
+                found.add(volume, Priority::High);
+            }
+        }
+    });
 
     // A volume waits for its attachments to go.
     if let Some(attachments) = &world.attachments {

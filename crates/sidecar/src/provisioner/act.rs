@@ -11,14 +11,15 @@ use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::names::{annotation, reason};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
+use super::claiming::{self, BidOutcome};
 use super::decide::{self, Step, Unselect, attributes_class};
 use super::intent::{ContentSource, Intent};
 use super::journal::Journal;
 use super::metrics::Counts;
-use super::source::{Source, gather::gather};
+use super::reclaim::{self, Acted, ReclaimStep};
+use super::source::{Source, gather};
 use super::view::{Attributes, Happened, Looked, Memory, Own};
 use super::volume::Flaw;
-use super::reclaim::{self, Acted, ReclaimStep};
 use super::world::Seen;
 use super::{request, source};
 use crate::attempts::now;
@@ -71,16 +72,13 @@ enum StepError {
     #[error(transparent)]
     Api(#[from] ApiError),
     #[error(transparent)]
-    Source(#[from] source::gather::GatherError),
+    Source(#[from] source::GatherError),
     #[error(transparent)]
     Protection(#[from] super::protection::ProtectError),
     #[error(transparent)]
     Journal(#[from] super::journal::JournalError),
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// The driver's own words.
-    #[error("{0}")]
-    Driver(String),
     #[error("the driver answered CreateVolume without a volume id, so the volume cannot be found again")]
     NoHandle,
     #[error("{flaw}. Cleanup of volume {volume} failed, it is tried again: {reason}")]
@@ -110,12 +108,7 @@ pub(crate) struct Actor {
 
 impl Actor {
     /// Does a step of a volume, for which it was decided from what was seen.
-    pub(crate) async fn act(
-        &self,
-        volume: &str,
-        seen: &Seen,
-        step: Step,
-    ) -> Progress {
+    pub(crate) async fn act(&self, volume: &str, seen: &Seen, step: Step) -> Progress {
         let claim = seen.claim.as_deref();
         match step {
             Step::Reclaim(step) => match &seen.present {
@@ -169,16 +162,17 @@ impl Actor {
             }
             // The rest is for a claim that is there.
             step => match claim {
-                Some(claim) => self.begin(volume, claim, step).await,
+                Some(claim) => self.begin(volume, claim, seen, step).await,
                 None => Progress::End(Outcome::Done),
             },
         }
     }
 
     /// The steps until the intent is written.
-    async fn begin(&self, volume: &str, claim: &PersistentVolumeClaim, step: Step) -> Progress {
+    async fn begin(&self, volume: &str, claim: &PersistentVolumeClaim, seen: &Seen, step: Step) -> Progress {
         let whom = whom(volume, claim);
         let done = match step {
+            Step::Bid => return self.bid(&whom, claim, seen).await,
             Step::Look => self.look(claim).await.map(Happened::Looked),
             Step::Protect(source) => self.protect(&source).await.map(|()| Happened::Protected),
             Step::Write(intent) => {
@@ -213,6 +207,25 @@ impl Actor {
         }
     }
 
+    async fn bid(&self, whom: &Whom<'_>, claim: &PersistentVolumeClaim, seen: &Seen) -> Progress {
+        // Nobody bids without a node, or for a claim without a class.
+        let (Some(node), Some(class)) = (&self.own.node, &seen.class) else {
+            return Progress::End(Outcome::Done);
+        };
+        let timeout = self.own.settings.pace.timeout;
+        match claiming::bid(&self.context, timeout, claim, class, node).await {
+            Ok(BidOutcome::Won | BidOutcome::Changed) => Progress::Again,
+            Ok(BidOutcome::NoRoom) => {
+                tracing::debug!(claim = %whom.claim, "no room for the claim on this node");
+                Progress::End(Outcome::Retry)
+            }
+            Err(error) => {
+                self.failed(whom, "compete for the claim", &error.to_string());
+                Progress::End(Outcome::Retry)
+            }
+        }
+    }
+
     async fn look(&self, claim: &PersistentVolumeClaim) -> Result<Arc<Looked>, StepError> {
         let cluster = &self.context.cluster;
         let attributes = match attributes_class(claim) {
@@ -225,7 +238,7 @@ impl Actor {
                 Err(error) => return Err(error.into()),
             },
         };
-        let source::gather::Gathered { snapshot, content } = gather(cluster, claim).await?;
+        let source::Gathered { snapshot, content } = gather(cluster, claim).await?;
         Ok(Arc::new(Looked { attributes, snapshot, content }))
     }
 
@@ -355,7 +368,12 @@ impl Actor {
     /// The driver's answer is remembered, and the intent stays: only writing is tried again.
     fn not_saved(&self, whom: &Whom<'_>, error: &ApiError) -> Progress {
         tracing::warn!(volume = whom.volume, claim = %whom.claim, %error, "the volume could not be written");
-        self.context.attempts.note(ROLE, &whom.claim.to_string(), "write the volume", Some(error.to_string()));
+        self.context.attempts.note(
+            ROLE,
+            &whom.claim.to_string(),
+            "write the volume",
+            Some(error.to_string()),
+        );
         Progress::End(Outcome::Retry)
     }
 

@@ -92,9 +92,9 @@ impl fmt::Display for Reason {
             Self::NoNodeSelected => f.write_str("no pod that uses the claim has a node yet"),
             Self::OfAnotherNode(why) => f.write_str(why),
             Self::Competing => f.write_str("waiting before competing with other nodes for the claim"),
-            Self::Infeasible => {
-                f.write_str("the driver cannot make such a volume; retries are delayed until the class changes")
-            }
+            Self::Infeasible => f.write_str(
+                "the driver cannot make such a volume; retries are delayed until the class changes",
+            ),
         }
     }
 }
@@ -212,17 +212,9 @@ fn finish(view: &View<'_>, intent: &Arc<Intent>, now: Time) -> Step {
 }
 
 /// What was made is deleted, unless a volume stands for it: then it is in somebody's hands.
-fn undo(
-    view: &View<'_>,
-    intent: &Arc<Intent>,
-    made: &Made,
-    flaw: Flaw,
-    beside: Option<String>,
-) -> Step {
+fn undo(view: &View<'_>, intent: &Arc<Intent>, made: &Made, flaw: Flaw, beside: Option<String>) -> Step {
     match view.holder {
-        Some(holder) => {
-            Step::Settle { intent: Arc::clone(intent), held_by: Some(holder.to_owned()) }
-        }
+        Some(holder) => Step::Settle { intent: Arc::clone(intent), held_by: Some(holder.to_owned()) },
         None => Step::Undo { intent: Arc::clone(intent), handle: made.handle.clone(), flaw, beside },
     }
 }
@@ -257,11 +249,7 @@ fn selects<'a>(view: &View<'a>, claim: &PersistentVolumeClaim) -> Result<&'a Sto
 }
 
 /// Whether it is for us to make a volume for the claim; if so, of which class. If not, what to do instead.
-fn ours<'a>(
-    view: &View<'a>,
-    claim: &PersistentVolumeClaim,
-    now: Time,
-) -> Result<&'a StorageClass, Step> {
+fn ours<'a>(view: &View<'a>, claim: &PersistentVolumeClaim, now: Time) -> Result<&'a StorageClass, Step> {
     let class = selects(view, claim).map_err(Step::Rest)?;
     if source::wanted(claim) == Ok(Some(Named::Foreign)) {
         return Err(Step::LeaveToPopulator);

@@ -150,7 +150,12 @@ pub(crate) fn flaw(intent: &Intent, made: &Made) -> Option<Flaw> {
 
 /// Whether a volume that is there is the one that the intent is for. The name alone proves nothing; the handle is
 /// compared where it is known.
-pub(crate) fn is_the_one(present: &PersistentVolume, intent: &Intent, driver: &str, made: Option<&Made>) -> bool {
+pub(crate) fn is_the_one(
+    present: &PersistentVolume,
+    intent: &Intent,
+    driver: &str,
+    made: Option<&Made>,
+) -> bool {
     let claim = &intent.claim;
     let for_claim = present.spec.claim_ref.as_ref().is_some_and(|reference| {
         reference.uid == claim.uid && reference.name == claim.name && reference.namespace == claim.namespace

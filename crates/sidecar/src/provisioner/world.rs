@@ -85,8 +85,7 @@ impl World {
             attachments
         });
         let nodes = (own.can.topology && own.node.is_none()).then(|| StoredNodes::watch(cluster));
-        let written =
-            own.node.as_ref().map(|node| WrittenNodes::one(&own.driver, node)).unwrap_or_default();
+        let written = own.node.as_ref().map(|node| WrittenNodes::one(&own.driver, node)).unwrap_or_default();
         let classes = cluster.store(WatchOptions::default());
         Self { own: Arc::clone(own), claims, volumes, classes, attachments, nodes, written }
     }
@@ -190,7 +189,11 @@ impl World {
 
     /// The claim whose volume has this name. Names that were cut short may be several claims': the volume that is
     /// there decides, else the older claim.
-    fn claimant(&self, volume: &str, present: Option<&PersistentVolume>) -> Option<Arc<PersistentVolumeClaim>> {
+    fn claimant(
+        &self,
+        volume: &str,
+        present: Option<&PersistentVolume>,
+    ) -> Option<Arc<PersistentVolumeClaim>> {
         let claims = self.claims.by_index(BY_VOLUME, volume);
         let others = |claim: &&Arc<PersistentVolumeClaim>| {
             !present.is_some_and(|present| present.is_bound_to(&claim.metadata))
@@ -213,7 +216,7 @@ impl World {
 pub(crate) struct Seen {
     pub(crate) present: Option<Arc<PersistentVolume>>,
     pub(crate) claim: Option<Arc<PersistentVolumeClaim>>,
-    class: Option<Arc<StorageClass>>,
+    pub(crate) class: Option<Arc<StorageClass>>,
     intent: Option<Arc<Intent>>,
     holder: Option<String>,
     memory: Memory,

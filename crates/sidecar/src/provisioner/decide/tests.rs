@@ -10,7 +10,9 @@ use super::*;
 use crate::provisioner::intent::Places;
 use crate::provisioner::reclaim::Why;
 use crate::provisioner::source::Unfit;
-use crate::provisioner::testing::{DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume};
+use crate::provisioner::testing::{
+    DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume,
+};
 use crate::provisioner::view::Happened;
 
 impl Scene {
@@ -109,7 +111,8 @@ fn which_claims_are_taken_up() {
 fn a_claim_waits_for_its_first_consumer() {
     let waiting = json!({"volumeBindingMode": "WaitForFirstConsumer"});
     assert_eq!(Scene::classed(waiting.clone()).step(), Step::Rest(Reason::NoNodeSelected));
-    let old_key = json!({"metadata": {"annotations": {"volume.alpha.kubernetes.io/selected-node": "node-a"}}});
+    let old_key =
+        json!({"metadata": {"annotations": {"volume.alpha.kubernetes.io/selected-node": "node-a"}}});
     for patch in [on_node("node-a"), old_key] {
         let scene = Scene { claim: Some(claim(patch)), ..Scene::classed(waiting.clone()) };
         assert_eq!(scene.written().claim.uid, "u1");
@@ -139,7 +142,8 @@ fn a_populators_claim_is_left_alone() {
 }
 
 fn clone_scene() -> Scene {
-    let mut scene = Scene::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
+    let mut scene =
+        Scene::claimed(json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "src"}}}));
     scene.own.can.clone_volume = true;
     scene.source_claim = Some(claim(json!({
         "metadata": {"name": "src", "uid": "u0"}, "spec": {"volumeName": "pv0"}, "status": {"phase": "Bound"},
@@ -225,7 +229,8 @@ fn a_mutable_class() {
     assert_eq!(intent.request.mutable_parameters.get("iops").map(String::as_str), Some("9"));
     assert_eq!(intent.template["spec"]["volumeAttributesClassName"], "gold");
     assert_eq!(scene(gold(DRIVER), false).refusal(), Refusal::CannotModify);
-    let another = Refusal::AttributesOfAnother { name: "gold".into(), driver: "x".into(), own: DRIVER.into() };
+    let another =
+        Refusal::AttributesOfAnother { name: "gold".into(), driver: "x".into(), own: DRIVER.into() };
     assert_eq!(scene(gold("x"), true).refusal(), another);
     assert_eq!(scene(Attributes::Missing, true).refusal(), Refusal::NoAttributesClass("gold".into()));
     // An API server that does not know the kind: as if none was named.
@@ -256,7 +261,8 @@ fn places() {
     let mut silent = Scene::default().located(&zones);
     silent.own.settings.immediate_topology = false;
     assert_eq!(asked(&silent), None);
-    let allowed = json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]});
+    let allowed =
+        json!({"allowedTopologies": [{"matchLabelExpressions": [{"key": "zone", "values": ["b"]}]}]});
     let scene = Scene { class: Some(class(allowed)), ..on_b() }.located(&zones);
     assert_eq!(asked(&scene), places(&["b"], &["b"]));
 }
@@ -459,8 +465,12 @@ fn anothers_volume_of_the_same_name() {
         json!({"spec": {"csi": {"driver": "x"}}}),
         json!({"spec": {"csi": {"volumeHandle": "h9"}}}),
     ] {
-        let undo =
-            Step::Undo { intent: Arc::clone(&intent), handle: "h1".into(), flaw: taken(), beside: Some("pv-1".into()) };
+        let undo = Step::Undo {
+            intent: Arc::clone(&intent),
+            handle: "h1".into(),
+            flaw: taken(),
+            beside: Some("pv-1".into()),
+        };
         assert_eq!(scene(patch, with(answer_made(made()))).step(), undo);
     }
     let other = json!({"spec": {"claimRef": {"uid": "u9"}}});
@@ -491,7 +501,10 @@ fn a_volume_that_is_there_lives_its_own_life() {
         step => panic!("{step:?}"),
     };
     // Just written, not bound yet.
-    assert_eq!(step(&scene(volume(json!({"status": {"phase": "Pending"}})))), ReclaimStep::Nothing(Why::InUse));
+    assert_eq!(
+        step(&scene(volume(json!({"status": {"phase": "Pending"}})))),
+        ReclaimStep::Nothing(Why::InUse)
+    );
     assert_eq!(step(&scene(volume(json!({})))), ReclaimStep::Nothing(Why::InUse));
     let unguarded = json!({"metadata": {"finalizers": []}});
     assert_eq!(step(&scene(volume(unguarded))), ReclaimStep::Guard);

@@ -14,8 +14,15 @@ fn of(own: &Own, claim: Value, class: Value) -> Intent {
 
 fn refused(claim: Value, class: Value) -> RequestError {
     let (own, claim, class) = (own(), self::claim(claim), self::class(class));
-    let ask =
-        Ask { volume: VOLUME, own: &own, claim: &claim, class: &class, source: None, places: None, attributes: None };
+    let ask = Ask {
+        volume: VOLUME,
+        own: &own,
+        claim: &claim,
+        class: &class,
+        source: None,
+        places: None,
+        attributes: None,
+    };
     intent(ask, NOW).unwrap_err()
 }
 
@@ -23,7 +30,10 @@ fn refused(claim: Value, class: Value) -> RequestError {
 #[test]
 fn the_plainest_call() {
     let intent = of(&own(), json!({}), json!({}));
-    assert_eq!((intent.volume.as_str(), intent.class_uid.as_str(), intent.written), (VOLUME, "class-1", NOW.0));
+    assert_eq!(
+        (intent.volume.as_str(), intent.class_uid.as_str(), intent.written),
+        (VOLUME, "class-1", NOW.0)
+    );
     assert_eq!(intent.claim, IntentClaim { namespace: "shop".into(), name: "data".into(), uid: "u1".into() });
     let expected = v1::CreateVolumeRequest {
         name: VOLUME.into(),

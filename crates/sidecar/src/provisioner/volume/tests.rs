@@ -62,7 +62,8 @@ fn the_fullest_volume() {
     let class = json!({
         "parameters": parameters, "mountOptions": ["noatime"], "reclaimPolicy": "Retain",
     });
-    let claim = json!({"spec": {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "volumeMode": "Filesystem"}});
+    let claim =
+        json!({"spec": {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "volumeMode": "Filesystem"}});
     let made = Made {
         capacity_bytes: 2 * GI,
         context: BTreeMap::from([("k".into(), "v".into())]),
@@ -98,10 +99,7 @@ fn the_fullest_volume() {
     assert_eq!(spec["persistentVolumeReclaimPolicy"], json!("Retain"));
     assert_eq!(spec["volumeMode"], json!("Filesystem"));
     let term = |zone| json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]});
-    assert_eq!(
-        spec["nodeAffinity"],
-        json!({"required": {"nodeSelectorTerms": [term("a"), term("b")]}})
-    );
+    assert_eq!(spec["nodeAffinity"], json!({"required": {"nodeSelectorTerms": [term("a"), term("b")]}}));
 }
 
 /// sidecars.md 1.1 "PV written": fsType only for Filesystem, nodeAffinity only with the capability, an unknown
@@ -161,7 +159,8 @@ fn the_mutable_class_is_named() {
 
 #[test]
 fn a_volume_is_kept_whatever_the_class_said() {
-    let policy = |keep| complete(&intent(), &made(), &own(), keep)["spec"]["persistentVolumeReclaimPolicy"].clone();
+    let policy =
+        |keep| complete(&intent(), &made(), &own(), keep)["spec"]["persistentVolumeReclaimPolicy"].clone();
     assert_eq!((policy(false), policy(true)), (json!("Delete"), json!("Retain")));
 }
 
