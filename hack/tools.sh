@@ -3,7 +3,8 @@
 # csi-sanity, built from the versions pinned in test/sanity. Does nothing where everything is there.
 #
 #   tools.sh           what everything but the cluster needs
-#   tools.sh cluster   what the test cluster needs: containers, and Kubernetes, whose build takes minutes
+#   tools.sh cluster   what the test cluster needs: containers, Kubernetes and upstream's sidecars, whose builds take
+#                      minutes
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -75,6 +76,7 @@ case ${1:-} in
   cluster)
     packages "$(for_cluster)"
     "$ROOT/test/cluster/cluster.sh" build
+    "$ROOT/test/upstream/build.sh" >/dev/null
     ;;
   *) die "cluster, or nothing" ;;
 esac

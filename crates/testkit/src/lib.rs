@@ -1,5 +1,5 @@
-//! Throwaway pools and clusters, a kernel that dies on demand, drivers as child processes, and an orchestrator that calls
-//! them: for tests only, never in the released binary. A failed expectation panics, as in any test.
+//! Throwaway pools and clusters, a kernel that dies on demand, drivers as child processes, a scripted driver, and an
+//! orchestrator that calls them: for tests only, never in the released binary. A failed expectation panics, as in any test.
 
 mod cluster;
 mod crash;
@@ -7,6 +7,7 @@ mod driver;
 mod leftovers;
 mod orchestrator;
 mod pool;
+pub mod scripted;
 
 pub use cluster::{Beside, TestCluster};
 pub use crash::{CrashKernel, EFFECTS};

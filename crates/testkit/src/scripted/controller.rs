@@ -1,0 +1,342 @@
+//! Controller: volumes as records, and what must not be asked of them.
+
+use async_trait::async_trait;
+use serde_json::json;
+use tonic::{Code, Request, Response, Status};
+use wharf_csi::v1::controller_server::Controller;
+use wharf_csi::v1::{self as csi};
+
+use super::state::Snapshot;
+use super::volumes::{known, publish, required, shown, shown_snapshot};
+use super::{Call, Script, violation};
+
+/// Methods of the contract that this driver does not have.
+macro_rules! absent {
+    ($($method:ident($request:ident) -> $response:ident;)*) => {$(
+        fn $method<'a, 'f>(
+            &'a self,
+            _: Request<csi::$request>,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Response<csi::$response>, Status>> + Send + 'f>>
+        where
+            'a: 'f,
+            Self: 'f,
+        {
+            Box::pin(async { Err(Status::unimplemented("the script does not have it")) })
+        }
+    )*};
+}
+pub(super) use absent;
+
+#[async_trait]
+impl Controller for Script {
+    async fn create_volume(
+        &self,
+        request: Request<csi::CreateVolumeRequest>,
+    ) -> Result<Response<csi::CreateVolumeResponse>, Status> {
+        let mut request = request.into_inner();
+        let secrets = std::mem::take(&mut request.secrets);
+        let call = Call::new("CreateVolume")
+            .with("name", request.name.clone())
+            .with("bytes", required(request.capacity_range.as_ref()))
+            .with("parameters", json!(request.parameters))
+            .with("mutable", json!(request.mutable_parameters))
+            .with("topology", topology_text(request.accessibility_requirements.as_ref()))
+            .with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            self.check_secrets(&secrets)?;
+            let volume = self.create(held, request)?;
+            Ok(csi::CreateVolumeResponse { volume: Some(shown(&volume)) })
+        })
+        .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<csi::DeleteVolumeRequest>,
+    ) -> Result<Response<csi::DeleteVolumeResponse>, Status> {
+        let csi::DeleteVolumeRequest { volume_id, secrets } = request.into_inner();
+        let call =
+            Call::new("DeleteVolume").with("volume", volume_id.clone()).with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            self.check_secrets(&secrets)?;
+            if let Some(volume) = held.volume(&volume_id)? {
+                if let Some(node) = volume.published.keys().next() {
+                    return Err(violation(
+                        Code::FailedPrecondition,
+                        format!("{volume_id} is deleted while it is published to {node}"),
+                    ));
+                }
+                // Kubelet may still be at it; whoever deletes has no way to know.
+                if let Some(node) = volume.mounted.keys().next() {
+                    let text = format!("{volume_id} is mounted on {node}");
+                    return Err(Status::failed_precondition(text).into());
+                }
+                held.remove_volume(&volume_id)?;
+            }
+            Ok(csi::DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn controller_publish_volume(
+        &self,
+        request: Request<csi::ControllerPublishVolumeRequest>,
+    ) -> Result<Response<csi::ControllerPublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("ControllerPublishVolume")
+            .with("volume", request.volume_id.clone())
+            .with("node", request.node_id.clone())
+            .with("readonly", request.readonly)
+            .with("secrets", keys(&request.secrets));
+        self.call(call, |held| {
+            self.check_secrets(&request.secrets)?;
+            publish(held, &request)?;
+            let context = [("published-to".to_owned(), request.node_id.clone())].into();
+            Ok(csi::ControllerPublishVolumeResponse { publish_context: context })
+        })
+        .await
+    }
+
+    async fn controller_unpublish_volume(
+        &self,
+        request: Request<csi::ControllerUnpublishVolumeRequest>,
+    ) -> Result<Response<csi::ControllerUnpublishVolumeResponse>, Status> {
+        let csi::ControllerUnpublishVolumeRequest { volume_id, node_id, secrets } = request.into_inner();
+        let call = Call::new("ControllerUnpublishVolume")
+            .with("volume", volume_id.clone())
+            .with("node", node_id.clone())
+            .with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            self.check_secrets(&secrets)?;
+            if let Some(mut volume) = held.volume(&volume_id)? {
+                if volume.mounted.contains_key(&node_id) {
+                    return Err(violation(
+                        Code::FailedPrecondition,
+                        format!("{volume_id} is taken from {node_id} while it is mounted there"),
+                    ));
+                }
+                if volume.published.remove(&node_id).is_some() {
+                    held.put_volume(&volume)?;
+                }
+            }
+            Ok(csi::ControllerUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<csi::ValidateVolumeCapabilitiesRequest>,
+    ) -> Result<Response<csi::ValidateVolumeCapabilitiesResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("ValidateVolumeCapabilities").with("volume", request.volume_id.clone());
+        self.call(call, |held| {
+            known(held, &request.volume_id)?;
+            let confirmed = csi::validate_volume_capabilities_response::Confirmed {
+                volume_capabilities: request.volume_capabilities,
+                ..Default::default()
+            };
+            Ok(csi::ValidateVolumeCapabilitiesResponse { confirmed: Some(confirmed), message: String::new() })
+        })
+        .await
+    }
+
+    async fn list_volumes(
+        &self,
+        request: Request<csi::ListVolumesRequest>,
+    ) -> Result<Response<csi::ListVolumesResponse>, Status> {
+        let csi::ListVolumesRequest { max_entries, starting_token } = request.into_inner();
+        let most = usize::try_from(max_entries).ok().filter(|most| *most > 0).unwrap_or(usize::MAX);
+        self.call(Call::new("ListVolumes").with("after", starting_token.clone()), |held| {
+            let volumes = held.volumes(&starting_token, most)?;
+            let full = volumes.len() == most;
+            let next_token = volumes.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
+            let entries = volumes.iter().map(|volume| csi::list_volumes_response::Entry {
+                volume: Some(shown(volume)),
+                status: Some(csi::list_volumes_response::VolumeStatus {
+                    published_node_ids: volume.published.keys().cloned().collect(),
+                    ..Default::default()
+                }),
+            });
+            Ok(csi::ListVolumesResponse { entries: entries.collect(), next_token })
+        })
+        .await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<csi::GetCapacityRequest>,
+    ) -> Result<Response<csi::GetCapacityResponse>, Status> {
+        let request = request.into_inner();
+        let segment = request.accessible_topology.and_then(|topology| topology.segments.into_iter().next());
+        let call = Call::new("GetCapacity")
+            .with("segment", segment.as_ref().map(|(key, value)| format!("{key}={value}")))
+            .with("parameters", json!(request.parameters));
+        self.call(call, |held| {
+            let available = self.room(held, segment.as_ref())?;
+            Ok(csi::GetCapacityResponse { available_capacity: available, ..Default::default() })
+        })
+        .await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<csi::ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<csi::ControllerGetCapabilitiesResponse>, Status> {
+        use csi::controller_service_capability::{Rpc, Type, rpc};
+        let kinds = self.options.capabilities.iter().filter_map(|name| rpc::Type::from_str_name(name));
+        let capabilities = kinds.map(|kind| csi::ControllerServiceCapability {
+            r#type: Some(Type::Rpc(Rpc { r#type: kind.into() })),
+        });
+        Ok(Response::new(csi::ControllerGetCapabilitiesResponse { capabilities: capabilities.collect() }))
+    }
+
+    async fn create_snapshot(
+        &self,
+        request: Request<csi::CreateSnapshotRequest>,
+    ) -> Result<Response<csi::CreateSnapshotResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("CreateSnapshot")
+            .with("name", request.name.clone())
+            .with("volume", request.source_volume_id.clone());
+        self.call(call, |held| {
+            let id = format!("snap-{}", request.name);
+            if let Some(snapshot) = held.snapshot(&id)? {
+                if snapshot.volume != request.source_volume_id {
+                    let text = format!("{id} is of another volume, {}", snapshot.volume);
+                    return Err(violation(Code::AlreadyExists, text));
+                }
+                return Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) });
+            }
+            let volume = known(held, &request.source_volume_id)?;
+            held.fill(&id, Some(&volume.id))?;
+            let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            let seconds = seconds.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+            let snapshot = Snapshot { id, volume: volume.id, bytes: volume.bytes, seconds };
+            held.put_snapshot(&snapshot)?;
+            Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) })
+        })
+        .await
+    }
+
+    async fn delete_snapshot(
+        &self,
+        request: Request<csi::DeleteSnapshotRequest>,
+    ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
+        let id = request.into_inner().snapshot_id;
+        self.call(Call::new("DeleteSnapshot").with("snapshot", id.clone()), |held| {
+            if held.snapshot(&id)?.is_some() {
+                held.remove_snapshot(&id)?;
+            }
+            Ok(csi::DeleteSnapshotResponse {})
+        })
+        .await
+    }
+
+    async fn list_snapshots(
+        &self,
+        request: Request<csi::ListSnapshotsRequest>,
+    ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
+        let request = request.into_inner();
+        self.call(Call::new("ListSnapshots").with("snapshot", request.snapshot_id.clone()), |held| {
+            let all = held.snapshots()?;
+            let asked = all.iter().filter(|snapshot| {
+                (request.snapshot_id.is_empty() || snapshot.id == request.snapshot_id)
+                    && (request.source_volume_id.is_empty() || snapshot.volume == request.source_volume_id)
+            });
+            let entries = asked.map(|snapshot| csi::list_snapshots_response::Entry {
+                snapshot: Some(shown_snapshot(snapshot)),
+            });
+            Ok(csi::ListSnapshotsResponse { entries: entries.collect(), next_token: String::new() })
+        })
+        .await
+    }
+
+    async fn controller_expand_volume(
+        &self,
+        request: Request<csi::ControllerExpandVolumeRequest>,
+    ) -> Result<Response<csi::ControllerExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let bytes = required(request.capacity_range.as_ref());
+        let call = Call::new("ControllerExpandVolume")
+            .with("volume", request.volume_id.clone())
+            .with("bytes", bytes)
+            .with("secrets", keys(&request.secrets));
+        self.call(call, |held| {
+            self.check_secrets(&request.secrets)?;
+            let mut volume = known(held, &request.volume_id)?;
+            if bytes > volume.bytes {
+                if bytes - volume.bytes > self.room(held, volume.segment.as_ref())? {
+                    return Err(Status::out_of_range(format!("no room for {bytes} bytes")).into());
+                }
+                volume.bytes = bytes;
+                held.put_volume(&volume)?;
+            }
+            Ok(csi::ControllerExpandVolumeResponse {
+                capacity_bytes: volume.bytes,
+                node_expansion_required: self
+                    .options
+                    .node_capabilities
+                    .iter()
+                    .any(|name| name == "EXPAND_VOLUME"),
+            })
+        })
+        .await
+    }
+
+    async fn controller_get_volume(
+        &self,
+        request: Request<csi::ControllerGetVolumeRequest>,
+    ) -> Result<Response<csi::ControllerGetVolumeResponse>, Status> {
+        let id = request.into_inner().volume_id;
+        self.call(Call::new("ControllerGetVolume").with("volume", id.clone()), |held| {
+            let volume = known(held, &id)?;
+            let status = csi::controller_get_volume_response::VolumeStatus {
+                published_node_ids: volume.published.keys().cloned().collect(),
+                ..Default::default()
+            };
+            Ok(csi::ControllerGetVolumeResponse { volume: Some(shown(&volume)), status: Some(status) })
+        })
+        .await
+    }
+
+    async fn controller_modify_volume(
+        &self,
+        request: Request<csi::ControllerModifyVolumeRequest>,
+    ) -> Result<Response<csi::ControllerModifyVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let call = Call::new("ControllerModifyVolume")
+            .with("volume", request.volume_id.clone())
+            .with("mutable", json!(request.mutable_parameters))
+            .with("secrets", keys(&request.secrets));
+        self.call(call, |held| {
+            self.check_secrets(&request.secrets)?;
+            let mut volume = known(held, &request.volume_id)?;
+            volume.mutable = request.mutable_parameters;
+            held.put_volume(&volume)?;
+            Ok(csi::ControllerModifyVolumeResponse {})
+        })
+        .await
+    }
+
+    absent! {
+        controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
+        controller_get_volume_health(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse;
+        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
+    }
+}
+
+fn keys(secrets: &std::collections::BTreeMap<String, String>) -> Vec<String> {
+    secrets.keys().cloned().collect()
+}
+
+fn topology_text(requirement: Option<&csi::TopologyRequirement>) -> Option<String> {
+    let terms = |terms: &[csi::Topology]| {
+        let terms = terms.iter().map(|term| {
+            let parts: Vec<_> = term.segments.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            parts.join("&")
+        });
+        terms.collect::<Vec<_>>().join("|")
+    };
+    requirement.map(|it| format!("requisite {} preferred {}", terms(&it.requisite), terms(&it.preferred)))
+}

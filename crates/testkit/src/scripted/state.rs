@@ -1,0 +1,188 @@
+//! What the driver knows, in files: one for each volume and snapshot, replaced as a whole, so that a process
+//! that dies leaves the old one or the new one. A lock on the directory makes the processes of one driver take
+//! turns. The bytes of a volume are a directory beside its record.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// A volume's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Volume {
+    pub(super) id: String,
+    pub(super) bytes: i64,
+    /// The request it was made by, without secrets.
+    pub(super) request: String,
+    pub(super) source_volume: Option<String>,
+    pub(super) source_snapshot: Option<String>,
+    /// The topology segment it is in.
+    pub(super) segment: Option<(String, String)>,
+    pub(super) mutable: BTreeMap<String, String>,
+    /// By node: with which arguments it is published there.
+    pub(super) published: BTreeMap<String, String>,
+    /// By node: where it is mounted.
+    pub(super) mounted: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// A snapshot's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Snapshot {
+    pub(super) id: String,
+    pub(super) volume: String,
+    pub(super) bytes: i64,
+    pub(super) seconds: i64,
+}
+
+/// The state directory.
+pub(super) struct State {
+    dir: PathBuf,
+    sync: bool,
+}
+
+/// The state directory while it is ours alone.
+pub(super) struct Held<'a> {
+    state: &'a State,
+    /// Released when it is closed.
+    _lock: File,
+}
+
+impl State {
+    pub(super) fn open(dir: &Path, sync: bool) -> io::Result<Self> {
+        for part in ["volumes", "snapshots", "data"] {
+            fs::create_dir_all(dir.join(part))?;
+        }
+        Ok(Self { dir: dir.to_owned(), sync })
+    }
+
+    pub(super) fn hold(&self) -> io::Result<Held<'_>> {
+        let lock = File::options().create(true).truncate(false).write(true).open(self.dir.join("lock"))?;
+        lock.lock()?;
+        Ok(Held { state: self, _lock: lock })
+    }
+}
+
+impl Held<'_> {
+    pub(super) fn volume(&self, id: &str) -> io::Result<Option<Volume>> {
+        self.read("volumes", id)
+    }
+
+    pub(super) fn put_volume(&self, volume: &Volume) -> io::Result<()> {
+        self.write("volumes", &volume.id, volume)
+    }
+
+    /// All volumes whose id comes after this one, at most so many, in order of their ids.
+    pub(super) fn volumes(&self, after: &str, most: usize) -> io::Result<Vec<Volume>> {
+        let ids = self.ids("volumes")?.into_iter().filter(|id| id.as_str() > after).take(most);
+        Ok(ids.map(|id| self.volume(&id)).collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    /// The record goes first: bytes without a record are nobody's, a record without bytes is a lie.
+    pub(super) fn remove_volume(&self, id: &str) -> io::Result<()> {
+        self.remove("volumes", id)?;
+        remove_tree(&self.data(id))
+    }
+
+    pub(super) fn snapshot(&self, id: &str) -> io::Result<Option<Snapshot>> {
+        self.read("snapshots", id)
+    }
+
+    pub(super) fn put_snapshot(&self, snapshot: &Snapshot) -> io::Result<()> {
+        self.write("snapshots", &snapshot.id, snapshot)
+    }
+
+    pub(super) fn snapshots(&self) -> io::Result<Vec<Snapshot>> {
+        let ids = self.ids("snapshots")?.into_iter();
+        Ok(ids.map(|id| self.snapshot(&id)).collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    }
+
+    pub(super) fn remove_snapshot(&self, id: &str) -> io::Result<()> {
+        self.remove("snapshots", id)?;
+        remove_tree(&self.data(id))
+    }
+
+    /// The directory with the bytes of a volume or snapshot.
+    pub(super) fn data(&self, id: &str) -> PathBuf {
+        self.state.dir.join("data").join(id)
+    }
+
+    /// The bytes of a new volume or snapshot: those of another one, or none.
+    pub(super) fn fill(&self, id: &str, from: Option<&str>) -> io::Result<()> {
+        let data = self.data(id);
+        // Of a call that died before its record was written.
+        remove_tree(&data)?;
+        let Some(from) = from else {
+            return fs::create_dir(&data);
+        };
+        let copied = std::process::Command::new("cp").arg("-a").arg(self.data(from)).arg(&data).status()?;
+        if copied.success() { Ok(()) } else { Err(io::Error::other(format!("cp of {from} failed"))) }
+    }
+
+    fn file(&self, kind: &str, id: &str) -> PathBuf {
+        self.state.dir.join(kind).join(id)
+    }
+
+    fn ids(&self, kind: &str) -> io::Result<BTreeSet<String>> {
+        let mut ids = BTreeSet::new();
+        for entry in fs::read_dir(self.state.dir.join(kind))? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            if !name.ends_with(".tmp") {
+                ids.insert(name);
+            }
+        }
+        Ok(ids)
+    }
+
+    fn read<T: DeserializeOwned>(&self, kind: &str, id: &str) -> io::Result<Option<T>> {
+        if !is_file_name(id) {
+            return Ok(None);
+        }
+        match fs::read(self.file(kind, id)) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn write<T: Serialize>(&self, kind: &str, id: &str, record: &T) -> io::Result<()> {
+        let file = self.file(kind, id);
+        let temporary = file.with_file_name(format!("{id}.tmp"));
+        let mut handle = File::create(&temporary)?;
+        handle.write_all(&serde_json::to_vec(record)?)?;
+        if self.state.sync {
+            handle.sync_all()?;
+        }
+        fs::rename(&temporary, &file)?;
+        self.sync_dir(kind)
+    }
+
+    fn remove(&self, kind: &str, id: &str) -> io::Result<()> {
+        match fs::remove_file(self.file(kind, id)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.sync_dir(kind),
+        }
+    }
+
+    fn sync_dir(&self, kind: &str) -> io::Result<()> {
+        if self.state.sync { File::open(self.state.dir.join(kind))?.sync_all() } else { Ok(()) }
+    }
+}
+
+/// Whether it can be the name of a record: nothing that leads elsewhere, or looks like an unfinished one.
+pub(super) fn is_file_name(id: &str) -> bool {
+    !id.is_empty()
+        && id.len() <= 200
+        && !id.starts_with('.')
+        && !id.ends_with(".tmp")
+        && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+fn remove_tree(path: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

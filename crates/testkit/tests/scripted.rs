@@ -1,0 +1,145 @@
+//! The scripted driver tells on those who call it wrongly, and keeps what it has answered.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tonic::{Code, Status};
+use wharf_csi::Client;
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
+use wharf_csi::v1::{self as csi};
+use wharf_testkit::Beside;
+use wharf_testkit::scripted::{entries, violations};
+
+struct Driver {
+    dir: tempfile::TempDir,
+    process: Option<Beside>,
+}
+
+impl Driver {
+    fn start(more: &[&str]) -> Self {
+        let mut driver = Self { dir: tempfile::tempdir().unwrap(), process: None };
+        driver.restart(more);
+        driver
+    }
+
+    fn restart(&mut self, more: &[&str]) {
+        drop(self.process.take());
+        let path = |name: &str| self.dir.path().join(name).display().to_string();
+        let (socket, state, log, faults) = (path("csi.sock"), path("state"), path("log"), path("faults"));
+        let mut args = vec!["--endpoint", &socket, "--state", &state, "--log", &log, "--fault-file", &faults];
+        args.extend(more);
+        let program = Path::new(env!("CARGO_BIN_EXE_scripted-driver"));
+        self.process = Some(Beside::start(program, &args, &self.dir.path().join("stderr")));
+        let until = Instant::now() + Duration::from_secs(10);
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < until, "the driver does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn client(&self) -> Client {
+        let socket = self.dir.path().join("csi.sock");
+        Client::new(&format!("unix://{}", socket.display()).parse().unwrap())
+    }
+
+    fn faults(&self, json: &str) {
+        std::fs::write(self.dir.path().join("faults"), json).unwrap();
+    }
+
+    fn violations(&self) -> Vec<String> {
+        violations(&self.dir.path().join("log")).into_iter().filter_map(|entry| entry.violation).collect()
+    }
+}
+
+fn create(name: &str, bytes: i64) -> csi::CreateVolumeRequest {
+    csi::CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(csi::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        volume_capabilities: vec![capability()],
+        secrets: [("password".to_owned(), "hunter2".to_owned())].into(),
+        ..Default::default()
+    }
+}
+
+fn capability() -> csi::VolumeCapability {
+    csi::VolumeCapability {
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+        access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+    }
+}
+
+fn publish(volume: &str, node: &str, readonly: bool) -> csi::ControllerPublishVolumeRequest {
+    csi::ControllerPublishVolumeRequest {
+        volume_id: volume.to_owned(),
+        node_id: node.to_owned(),
+        volume_capability: Some(capability()),
+        readonly,
+        ..Default::default()
+    }
+}
+
+fn code<T>(result: Result<T, Status>) -> Code {
+    result.map_or_else(|status| status.code(), |_| Code::Ok)
+}
+
+#[tokio::test]
+async fn what_callers_must_not_do_is_refused_and_marked() {
+    let driver = Driver::start(&[]);
+    let mut controller = driver.client().controller();
+    let volume = controller.create_volume(create("a", 1000)).await.unwrap().into_inner().volume.unwrap();
+    let id = volume.volume_id.as_str();
+    assert_eq!(code(controller.create_volume(create("a", 1000)).await), Code::Ok);
+    assert_eq!(code(controller.controller_publish_volume(publish(id, "n1", false)).await), Code::Ok);
+    assert_eq!(code(controller.controller_publish_volume(publish(id, "n1", false)).await), Code::Ok);
+    assert_eq!(driver.violations(), Vec::<String>::new());
+
+    let delete = csi::DeleteVolumeRequest { volume_id: id.to_owned(), ..Default::default() };
+    assert_eq!(code(controller.create_volume(create("a", 2000)).await), Code::AlreadyExists);
+    assert_eq!(
+        code(controller.controller_publish_volume(publish(id, "n2", false)).await),
+        Code::FailedPrecondition
+    );
+    assert_eq!(
+        code(controller.controller_publish_volume(publish(id, "n1", true)).await),
+        Code::AlreadyExists
+    );
+    assert_eq!(code(controller.delete_volume(delete.clone()).await), Code::FailedPrecondition);
+    assert_eq!(driver.violations().len(), 4, "{:?}", driver.violations());
+
+    let unpublish = csi::ControllerUnpublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: "n1".to_owned(),
+        ..Default::default()
+    };
+    assert_eq!(code(controller.controller_unpublish_volume(unpublish).await), Code::Ok);
+    assert_eq!(code(controller.delete_volume(delete.clone()).await), Code::Ok);
+    assert_eq!(code(controller.delete_volume(delete).await), Code::Ok);
+    let log = std::fs::read_to_string(driver.dir.path().join("log")).unwrap();
+    assert!(!log.contains("hunter2") && log.contains("password"), "{log}");
+}
+
+#[tokio::test]
+async fn what_was_done_outlives_the_process_whatever_the_caller_was_told() {
+    let mut driver = Driver::start(&["--require-secrets", "password=hunter2"]);
+    driver.faults(r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "count": 1}}"#);
+    let mut controller = driver.client().controller();
+    assert_eq!(code(controller.create_volume(create("a", 1000)).await), Code::DeadlineExceeded);
+    driver.faults(r#"{"CreateVolume": {"die": true, "when": "after", "count": 1}}"#);
+    assert_ne!(code(controller.create_volume(create("b", 1000)).await), Code::Ok);
+    driver.faults("{}");
+    driver.restart(&["--require-secrets", "password=other"]);
+
+    let mut controller = driver.client().controller();
+    let list = controller.list_volumes(csi::ListVolumesRequest::default()).await.unwrap().into_inner();
+    assert_eq!(list.entries.len(), 2);
+    assert_eq!(code(controller.create_volume(create("c", 1)).await), Code::Unauthenticated, "rotated");
+    assert_eq!(driver.violations(), Vec::<String>::new());
+    let without = csi::CreateVolumeRequest { secrets: Default::default(), ..create("c", 1) };
+    assert_eq!(code(controller.create_volume(without).await), Code::InvalidArgument);
+    assert_eq!(driver.violations(), ["the secret password is missing"]);
+    let codes: Vec<_> = entries(&driver.dir.path().join("log")).into_iter().map(|entry| entry.code).collect();
+    assert!(codes.iter().any(|code| code == "died"), "{codes:?}");
+}

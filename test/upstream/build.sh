@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Builds the upstream programs that tests and benchmarks run beside ours, once per version, from what the go.mod
+# files in the directories here pin. Prints where they are.
+set -euo pipefail
+# shellcheck source=hack/lib.sh
+source "$(dirname "$0")/../../hack/lib.sh"
+HERE=$ROOT/test/upstream
+
+# As lines of: directory module program.
+programs() {
+  cat <<'LINES'
+provisioner github.com/kubernetes-csi/external-provisioner/v5 csi-provisioner
+resizer github.com/kubernetes-csi/external-resizer csi-resizer
+hostpath github.com/kubernetes-csi/csi-driver-host-path hostpathplugin
+LINES
+}
+
+mkdir -p "$CACHE/upstream"
+while read -r directory module program; do
+  version=$(sed -nE "s|^(require )?\t?$module v([^ ]*).*|\\2|p" "$HERE/$directory/go.mod")
+  file=$CACHE/upstream/$program-$version
+  if [ ! -x "$file" ]; then
+    command -v go >/dev/null || die "upstream's programs are built with Go: please install Go 1.25 or newer"
+    echo "building $program $version, which takes minutes" >&2
+    # Under another name first: a build that was interrupted must not look like a finished one.
+    (cd "$HERE/$directory" && nice -n 19 go build -mod=readonly -trimpath -ldflags "-s -w -X main.version=v$version" \
+      -o "$file.$$" "$module/cmd/$program")
+    mv "$file.$$" "$file"
+  fi
+  # The name without the version is the one to use.
+  ln -sf "${file##*/}" "$CACHE/upstream/$program"
+done < <(programs)
+echo "$CACHE/upstream"
