@@ -130,6 +130,18 @@ impl Parameters {
     }
 }
 
+/// The secret for making and deleting volumes, whatever else the parameters say: a class that has been spoiled
+/// since must not keep its volumes from being deleted.
+pub fn provisioner_secret(
+    parameters: &BTreeMap<String, String>,
+) -> Result<Option<SecretTemplate>, ParameterError> {
+    let (new, old) = Purpose::Provisioner.words();
+    match secret(parameters, new, old)? {
+        Some(template) => Ok(Some(template)),
+        None => secret(parameters, "", None),
+    }
+}
+
 /// Whether a key, without the prefix, is one of ours.
 fn is_known(word: &str) -> bool {
     let secret = |rest: &str| matches!(rest, "secret-name" | "secret-namespace");
@@ -190,6 +202,24 @@ mod tests {
 
     fn template(name: &str, namespace: &str) -> SecretTemplate {
         SecretTemplate { name: name.into(), namespace: namespace.into() }
+    }
+
+    /// sidecars.md 1.1 "Delete": secret from SC params.
+    #[test]
+    fn the_secret_for_deleting() {
+        let [name, namespace] =
+            ["csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"];
+        let default = [("csi.storage.k8s.io/secret-name", "d"), ("csi.storage.k8s.io/secret-namespace", "n")];
+        let of = |parameters: &[(&str, &str)]| provisioner_secret(&map(parameters));
+        assert_eq!(of(&[]), Ok(None));
+        assert_eq!(of(&default), Ok(Some(template("d", "n"))));
+        assert_eq!(
+            of(&[default[0], default[1], (name, "s"), (namespace, "x")]),
+            Ok(Some(template("s", "x")))
+        );
+        assert_eq!(of(&[("csi.storage.k8s.io/nonsense", "1")]), Ok(None));
+        assert!(matches!(of(&[(name, "s")]), Err(ParameterError::HalfASecret { .. })));
+        assert!(matches!(of(&[default[0]]), Err(ParameterError::HalfASecret { .. })));
     }
 
     /// sidecars.md 1.1 "fsType". A new key in another case than its own is in the reserved namespace, and unknown.

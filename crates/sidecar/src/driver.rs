@@ -12,7 +12,7 @@ use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
 use wharf_csi::{Calls, Client, v1};
 use wharf_model::topology::Segments;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, code_name};
 
 /// Between questions to a driver that is not there or not ready.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -160,6 +160,11 @@ impl Driver {
         let client = self.client.with_deadline(deadline);
         counted(&self.metrics, "Controller", method, call(client.controller())).await
     }
+}
+
+/// A refusal as Go prints it, which is how upstream's events quote drivers.
+pub(crate) fn described(status: &Status) -> String {
+    format!("rpc error: code = {} desc = {}", code_name(status.code()), status.message())
 }
 
 async fn counted<T>(

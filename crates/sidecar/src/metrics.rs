@@ -1,6 +1,8 @@
 //! What the roles count. Calls to the driver have the name, labels and buckets that the upstream
 //! sidecars give them, so that dashboards go on working.
 
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -29,6 +31,7 @@ pub(crate) struct Metrics {
     registrations: Family<Result, Counter>,
     sockets: Family<Result, Counter>,
     registry: Arc<Mutex<Registry>>,
+    families: Arc<Mutex<HashMap<TypeId, Box<dyn Any + Send + Sync>>>>,
 }
 
 impl Metrics {
@@ -53,7 +56,8 @@ impl Metrics {
             sockets.clone(),
         );
         let registry = Arc::new(Mutex::new(registry));
-        Self { driver: Arc::default(), operations, registered, registrations, sockets, registry }
+        let families = Arc::default();
+        Self { driver: Arc::default(), operations, registered, registrations, sockets, registry, families }
     }
 
     /// The driver's name, for the labels. A second one is not taken: the label would no longer be one.
@@ -95,6 +99,21 @@ impl Metrics {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What a role counts itself. It is made and registered once, also if the role is started anew: a second
+    /// registration would show every name twice.
+    pub(crate) fn family<T: Clone + Send + Sync + 'static>(
+        &self,
+        make: impl FnOnce(&mut Registry) -> T,
+    ) -> T {
+        let mut families = self.families.lock().unwrap_or_else(PoisonError::into_inner);
+        let family =
+            families.entry(TypeId::of::<T>()).or_insert_with(|| Box::new(make(&mut self.registry())));
+        match family.downcast_ref::<T>() {
+            Some(family) => family.clone(),
+            None => unreachable!("a family is kept under its own type"),
+        }
+    }
+
     /// All of them, as Prometheus reads them.
     pub(crate) fn text(&self) -> String {
         let mut text = String::new();
@@ -105,7 +124,7 @@ impl Metrics {
 }
 
 /// As Go writes them, which is what upstream's label holds.
-fn code_name(code: Code) -> String {
+pub(crate) fn code_name(code: Code) -> String {
     match code {
         Code::Ok => "OK".to_owned(),
         Code::Cancelled => "Canceled".to_owned(),
@@ -133,6 +152,24 @@ mod tests {
         ] {
             assert!(text.contains(line), "{text}");
         }
+    }
+
+    #[test]
+    fn a_family_is_registered_once() {
+        #[derive(Clone)]
+        struct Family(Counter);
+        let metrics = Metrics::new();
+        let family = || {
+            metrics.family(|registry| {
+                let counter = Counter::default();
+                registry.register("wharf_test", "Test", counter.clone());
+                Family(counter)
+            })
+        };
+        family().0.inc();
+        family().0.inc();
+        assert_eq!(metrics.text().matches("wharf_test_total 2").count(), 1);
+        assert_eq!(metrics.text().matches("# TYPE wharf_test").count(), 1);
     }
 
     #[test]

@@ -8,6 +8,9 @@ use crate::context::Context;
 use crate::work::Pace;
 
 mod intent;
+mod journal;
+mod reclaim;
+mod source;
 
 /// What the provisioner is told.
 #[derive(Debug, Clone)]

@@ -64,6 +64,14 @@ impl Gate {
         }
     }
 
+    /// Waits until the lease is lost; for ever, without one.
+    pub(crate) async fn lost(&self) {
+        match &self.leadership {
+            Some(leadership) => leadership.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
     /// Waits for the stop.
     pub(crate) async fn stopped(&self) {
         self.stop.cancelled().await;

@@ -1,6 +1,7 @@
 //! `wharf sidecar`: what stands between a CSI driver and Kubernetes, on a node or for the whole cluster. Called by
 //! the name of an upstream sidecar, the binary takes that program's flags and does its work.
 
+mod environment;
 mod goflags;
 mod roles;
 mod upstream;
@@ -16,6 +17,7 @@ use crate::signal::stop_signal;
 use crate::size::parse_duration;
 use roles::RolesArgs;
 
+pub(crate) use environment::Environment;
 pub(crate) use upstream::{Asked, Program};
 
 const EXPLANATION: &str = "\
@@ -75,7 +77,7 @@ pub(crate) struct SidecarArgs {
 }
 
 impl SidecarArgs {
-    fn checked(self) -> anyhow::Result<Sidecar> {
+    fn checked(self, environment: &Environment) -> anyhow::Result<Sidecar> {
         let Self {
             csi_address,
             node,
@@ -99,7 +101,7 @@ impl SidecarArgs {
             driver: csi_address,
             registrar,
             probe_timeout: node.then_some(probe_timeout),
-            controller: controls.then(|| roles.checked()).transpose()?,
+            controller: controls.then(|| roles.checked(environment)).transpose()?,
             listen: vec![Listen { address, health: true, metrics: Some("/metrics".to_owned()) }],
         })
     }
@@ -107,7 +109,7 @@ impl SidecarArgs {
 
 /// `wharf sidecar`.
 pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
-    serve(args.checked()?).await
+    serve(args.checked(&Environment::read())?).await
 }
 
 /// Runs the roles until a signal says to stop.
@@ -115,16 +117,4 @@ pub(crate) async fn serve(sidecar: Sidecar) -> anyhow::Result<()> {
     let stop = stop_signal()?;
     process::run(sidecar, stop).await?;
     Ok(())
-}
-
-/// The pod we run in, if its manifest says so.
-fn pod_name() -> Option<String> {
-    std::env::var("POD_NAME").ok().filter(|name| !name.is_empty())
-}
-
-/// Who we are among replicas: the pod, or else the host, whose name in a pod is the pod's.
-fn identity() -> String {
-    let host =
-        || std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim().to_owned());
-    pod_name().or_else(host).unwrap_or_else(|| std::process::id().to_string())
 }

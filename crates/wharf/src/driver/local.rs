@@ -1,4 +1,7 @@
 //! `wharf driver local`: flags into a checked pool configuration, and the driver on it until it is told to stop.
+//! With `--with-sidecar` everything that joins it to Kubernetes runs in the same process.
+
+mod beside;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +13,9 @@ use wharf_driver::ServeOptions;
 use wharf_driver_local::Config;
 use wharf_linux::Linux;
 
+use crate::sidecar::Environment;
 use crate::signal::stop_signal;
+use beside::BesideArgs;
 
 const EXPLANATION: &str = "\
 A pool is a directory on a local file system. Each volume is an image file in it, attached through a loop
@@ -21,6 +26,11 @@ becomes a pool at the first start; a missing one is an error, because its disk m
 Example:
   mkdir /srv/pool
   wharf driver local --endpoint unix:///run/wharf/local.sock --node-id \"$HOSTNAME\" --pool /srv/pool
+
+In Kubernetes, on each node (see deploy/local.yaml):
+  wharf driver local --with-sidecar --node-id \"$NODE_NAME\" --pool /srv/pool \\
+    --endpoint unix:///var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
+A claim whose class does not wait for a pod goes to a node that has room, within about 5 seconds.
 
 SIGTERM and SIGINT stop the driver; volumes stay mounted, and the next start goes on where this one ended.";
 
@@ -55,6 +65,8 @@ pub(super) struct Args {
     /// Address for /metrics and /healthz, such as 127.0.0.1:9808; nowhere if not given
     #[arg(long, env = "WHARF_METRICS_LISTEN", value_name = "ADDRESS")]
     metrics_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    beside: BesideArgs,
 }
 
 pub(super) async fn run(args: Args) -> anyhow::Result<()> {
@@ -68,7 +80,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         full_threshold,
         max_volumes,
         metrics_listen,
+        beside,
     } = args;
+    let sidecar = beside.with_sidecar.then(|| beside.checked(&endpoint, &node_id, &Environment::read()));
     let config = Config { node_id, pool, attach, overcommit, warn_threshold, full_threshold, max_volumes };
     // Before anything else: a signal that comes while the pool recovers must not be lost.
     let stop = stop_signal()?;
@@ -77,6 +91,9 @@ pub(super) async fn run(args: Args) -> anyhow::Result<()> {
         tokio::task::spawn_blocking(move || wharf_driver_local::driver(Arc::new(Linux::new()), config))
             .await
             .context("open the pool")??;
-    driver.serve(&endpoint, ServeOptions { metrics_listen }, stop).await?;
-    Ok(())
+    let options = ServeOptions { metrics_listen };
+    match sidecar {
+        Some(sidecar) => beside::serve(driver, &endpoint, options, sidecar, stop).await,
+        None => Ok(driver.serve(&endpoint, options, stop).await?),
+    }
 }

@@ -11,7 +11,7 @@ use wharf_sidecar::controller::{self, Config, Election, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
 use wharf_sidecar::{Pace, attacher, provisioner, resizer};
 
-use super::identity;
+use super::Environment;
 use crate::size::parse_duration;
 
 /// The roles, and how they reach the cluster.
@@ -184,7 +184,7 @@ impl RolesArgs {
     }
 
     /// What the controller is told.
-    pub(super) fn checked(self) -> anyhow::Result<Config> {
+    pub(super) fn checked(self, environment: &Environment) -> anyhow::Result<Config> {
         let Self {
             roles,
             kubeconfig,
@@ -211,11 +211,11 @@ impl RolesArgs {
                 burst: kube_api_burst,
             },
             roles,
-            identity: identity(),
+            identity: environment.identity(),
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             // Nodes do not compete: each has volumes of its own.
             election: (election.leader_election && own_node.is_none()).then(|| election.checked()),
-            provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node)),
+            provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
             node: own_node,
@@ -247,9 +247,20 @@ impl PaceArgs {
 }
 
 impl VolumeArgs {
-    fn provisioner(&self, pace: &PaceArgs, own_node: Option<&NodeArgs>) -> provisioner::Settings {
+    fn provisioner(
+        &self,
+        pace: &PaceArgs,
+        own_node: Option<&NodeArgs>,
+        environment: &Environment,
+    ) -> anyhow::Result<provisioner::Settings> {
+        if self.enable_capacity && self.capacity_ownerref_level >= 0 && environment.pod_name.is_none() {
+            anyhow::bail!(
+                "--enable-capacity needs POD_NAME, to find who owns the capacities; \
+                 set it, or --capacity-ownerref-level=-1 for no owner"
+            );
+        }
         let default = provisioner::Settings::default();
-        provisioner::Settings {
+        Ok(provisioner::Settings {
             pace: pace.or(default.pace),
             naming: VolumeNaming {
                 prefix: self.volume_name_prefix.clone(),
@@ -266,7 +277,7 @@ impl VolumeArgs {
                 immediate_binding: self.capacity_for_immediate_binding,
                 poll_interval: self.capacity_poll_interval,
                 owner_level: self.capacity_ownerref_level,
-                pod: super::pod_name(),
+                pod: environment.pod_name.clone(),
             }),
             immediate_binding: own_node.filter(|node| node.node_deployment_immediate_binding).map(|node| {
                 ImmediateBinding {
@@ -274,7 +285,7 @@ impl VolumeArgs {
                     max_delay: node.node_deployment_max_delay,
                 }
             }),
-        }
+        })
     }
 
     fn attacher(&self, pace: &PaceArgs) -> attacher::Settings {

@@ -1,0 +1,192 @@
+//! A segment of the journal: a Lease that nobody holds, with one intent in each annotation. It is created whole,
+//! never changed, and deleted when all of its intents are finished.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use wharf_model::{Kind, Lease};
+
+use crate::provisioner::intent::Intent;
+
+/// The label with the driver's name.
+const DRIVER: &str = "intents.wharf.dev/driver";
+/// The label with the node's name, where the sidecar is a node's own.
+const NODE: &str = "intents.wharf.dev/node";
+/// What stands before the numbers of the intents.
+const INTENT: &str = "intent.wharf.dev/";
+
+/// So many intents are in a segment at most.
+pub(super) const MOST_INTENTS: usize = 100;
+/// So many bytes of annotations; Kubernetes allows 256 KiB on an object.
+pub(super) const MOST_BYTES: usize = 200 << 10;
+/// What an intent costs beside its text: the annotation's key.
+const KEY_BYTES: usize = INTENT.len() + 2;
+/// The longest value of a label.
+const LABEL_BYTES: usize = 63;
+
+/// Whose intents they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// The driver.
+    pub(super) driver: String,
+    /// The node, where the sidecar is a node's own.
+    pub(super) node: Option<String>,
+}
+
+impl Owner {
+    /// The labels of our segments.
+    pub(super) fn labels(&self) -> BTreeMap<String, String> {
+        let driver = (DRIVER.to_owned(), label_value(&self.driver));
+        let node = self.node.as_ref().map(|node| (NODE.to_owned(), label_value(node)));
+        [driver].into_iter().chain(node).collect()
+    }
+
+    /// Selects our segments and nobody else's.
+    pub(super) fn selector(&self) -> String {
+        let driver = format!("{DRIVER}={}", label_value(&self.driver));
+        match &self.node {
+            Some(node) => format!("{driver},{NODE}={}", label_value(node)),
+            None => format!("{driver},!{NODE}"),
+        }
+    }
+
+    /// A name for a new segment.
+    pub(super) fn segment_name(&self, random: u64) -> String {
+        let whose = match &self.node {
+            Some(node) => format!("{}/{node}", self.driver),
+            None => self.driver.clone(),
+        };
+        format!("wharf-intents-{:08x}-{random:016x}", fnv1a(&whose) as u32)
+    }
+
+    /// The Lease to create.
+    pub(super) fn lease<'a>(&self, name: &str, intents: impl IntoIterator<Item = &'a str>) -> Value {
+        let annotations: BTreeMap<String, &str> = intents
+            .into_iter()
+            .enumerate()
+            .map(|(index, intent)| (format!("{INTENT}{index}"), intent))
+            .collect();
+        json!({
+            "apiVersion": Lease::API.api_version(),
+            "kind": Lease::API.kind,
+            "metadata": {"name": name, "labels": self.labels(), "annotations": annotations},
+            "spec": {},
+        })
+    }
+}
+
+/// What an intent takes of a segment's bytes.
+pub(super) fn cost(intent: &str) -> usize {
+    intent.len() + KEY_BYTES
+}
+
+/// A segment that was found.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Found {
+    /// The Lease's name.
+    pub(super) name: String,
+    /// Its identity.
+    pub(super) uid: String,
+    /// The intents in it.
+    pub(super) intents: Vec<Arc<Intent>>,
+    /// How many more are in it that cannot be read.
+    pub(super) unreadable: usize,
+}
+
+/// Reads a segment. What another version of us wrote and this one cannot read is counted, never left out.
+pub(super) fn read(lease: &Lease) -> Found {
+    let mut found =
+        Found { name: lease.metadata.name.clone(), uid: lease.metadata.uid.clone(), ..Found::default() };
+    for (_, text) in lease.metadata.annotations.iter().filter(|(key, _)| key.starts_with(INTENT)) {
+        match serde_json::from_str::<Intent>(text) {
+            Ok(intent) => found.intents.push(Arc::new(intent)),
+            Err(_) => found.unreadable += 1,
+        }
+    }
+    found
+}
+
+/// A text as the value of a label: itself if it can be one, else what can be kept of it and a hash.
+fn label_value(text: &str) -> String {
+    let inner = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let outer = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    if text.len() <= LABEL_BYTES
+        && text.chars().all(inner)
+        && outer(text.chars().next())
+        && outer(text.chars().last())
+    {
+        return text.to_owned();
+    }
+    let kept: String = text.chars().map(|c| if inner(c) { c } else { '-' }).take(40).collect();
+    format!("x{kept}-{:016x}", fnv1a(text))
+}
+
+/// FNV-1a of 64 bits: the same in every release, which the standard library's hash is not.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provisioner::journal::testing::intent;
+
+    fn owner(driver: &str, node: Option<&str>) -> Owner {
+        Owner { driver: driver.to_owned(), node: node.map(str::to_owned) }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let owner = owner("d.test", None);
+        let intents: Vec<_> = (0..MOST_INTENTS).map(|i| intent(&format!("pvc-{i:03}"))).collect();
+        let texts: Vec<_> = intents.iter().map(|intent| serde_json::to_string(intent).unwrap()).collect();
+        let mut lease = owner.lease("s", texts.iter().map(String::as_str));
+        lease["metadata"]["uid"] = json!("u");
+        let cost: usize = texts.iter().map(|text| super::cost(text)).sum();
+        let bytes: usize = lease["metadata"]["annotations"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(key, value)| key.len() + value.as_str().unwrap().len())
+            .sum();
+        assert!((bytes..bytes + 20).contains(&cost), "{bytes} {cost}");
+        let mut found = read(&serde_json::from_value(lease).unwrap());
+        found.intents.sort_by(|a, b| a.volume.cmp(&b.volume));
+        assert_eq!((found.name.as_str(), found.uid.as_str(), found.unreadable), ("s", "u", 0));
+        assert_eq!(found.intents, intents.into_iter().map(Arc::new).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_counted() {
+        let mut lease = owner("d", None).lease("s", ["{}", "no"]);
+        lease["metadata"]["annotations"]["other"] = json!("not ours");
+        let found = read(&serde_json::from_value(lease).unwrap());
+        assert_eq!((found.intents.len(), found.unreadable), (0, 2));
+    }
+
+    #[test]
+    fn labels_say_whose_it_is() {
+        let long = "n".repeat(253);
+        for (owner, selector) in [
+            (owner("d.test", None), "intents.wharf.dev/driver=d.test,!intents.wharf.dev/node"),
+            (owner("d", Some("node-a")), "intents.wharf.dev/driver=d,intents.wharf.dev/node=node-a"),
+            (owner("a/b", None), "intents.wharf.dev/driver=xa-b-e620c3190468cf61,!intents.wharf.dev/node"),
+        ] {
+            assert_eq!(owner.selector(), selector);
+        }
+        for value in owner(&long, Some("-odd")).labels().into_values() {
+            assert!(value.len() <= LABEL_BYTES && !value.starts_with('-'), "{value}");
+        }
+        assert_ne!(label_value(&long), label_value(&"n".repeat(252)));
+    }
+
+    #[test]
+    fn names_are_names() {
+        let name = owner("a/B_", Some("n")).segment_name(u64::MAX);
+        assert!(wharf_model::names::is_dns_label(&name), "{name}");
+        assert_ne!(owner("d", None).segment_name(1), owner("d", Some("n")).segment_name(1));
+    }
+}

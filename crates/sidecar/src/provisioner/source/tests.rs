@@ -1,0 +1,362 @@
+//! Sources as tables: a scene that resolves, and what becomes of it when one thing is different.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+const DRIVER: &str = "d.test";
+const RESTORE: Capabilities = Capabilities {
+    create_delete_snapshot: true,
+    clone_volume: true,
+    // The rest plays no part here.
+    controller_service: true,
+    topology: false,
+    create_delete_volume: true,
+    publish_unpublish_volume: false,
+    publish_readonly: false,
+    list_volumes: false,
+    list_volumes_published_nodes: false,
+    get_capacity: false,
+    expand_volume: false,
+    modify_volume: false,
+    single_node_multi_writer: false,
+    node_expand_volume: false,
+};
+
+/// Everything a view borrows, as JSON that a case can change.
+#[derive(Clone)]
+struct Scene {
+    claim: Value,
+    class: Value,
+    snapshot: Value,
+    content: Value,
+    source_claim: Value,
+    source_volume: Value,
+    can: Capabilities,
+    prevent: bool,
+}
+
+fn claim(source: Value) -> Value {
+    json!({
+        "metadata": {"namespace": "ns", "name": "new", "uid": "u-new"},
+        "spec": {
+            "storageClassName": "c", "volumeMode": "Filesystem", "dataSource": source,
+            "resources": {"requests": {"storage": "10Gi"}},
+        },
+    })
+}
+
+fn scene(source: Value) -> Scene {
+    Scene {
+        claim: claim(source),
+        class: json!({"metadata": {"name": "c"}, "provisioner": DRIVER}),
+        snapshot: json!({
+            "metadata": {"namespace": "ns", "name": "snap", "uid": "u-snap"},
+            "status": {"boundVolumeSnapshotContentName": "content", "readyToUse": true, "restoreSize": "10Gi"},
+        }),
+        content: json!({
+            "metadata": {"name": "content"},
+            "spec": {
+                "driver": DRIVER, "sourceVolumeMode": "Filesystem",
+                "volumeSnapshotRef": {"namespace": "ns", "name": "snap", "uid": "u-snap"},
+            },
+            "status": {"snapshotHandle": "s-1", "readyToUse": true},
+        }),
+        source_claim: json!({
+            "metadata": {"namespace": "ns", "name": "old", "uid": "u-old"},
+            "spec": {
+                "storageClassName": "c", "volumeName": "pv-old",
+                "resources": {"requests": {"storage": "10Gi"}},
+            },
+            "status": {"phase": "Bound"},
+        }),
+        source_volume: json!({
+            "metadata": {"name": "pv-old"},
+            "spec": {
+                "csi": {"driver": DRIVER, "volumeHandle": "v-1"},
+                "claimRef": {"namespace": "ns", "name": "old", "uid": "u-old"},
+            },
+            "status": {"phase": "Bound"},
+        }),
+        can: RESTORE,
+        prevent: true,
+    }
+}
+
+fn snapshot_source() -> Value {
+    json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap"})
+}
+
+fn claim_source() -> Value {
+    json!({"kind": "PersistentVolumeClaim", "name": "old"})
+}
+
+impl Scene {
+    /// The scene with one field different; `null` removes it.
+    fn with(&self, of: fn(&mut Self) -> &mut Value, path: &str, value: Value) -> Self {
+        let mut scene = self.clone();
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        let object = of(&mut scene);
+        match object.pointer_mut(parent).unwrap() {
+            Value::Object(map) if value.is_null() => drop(map.remove(field)),
+            parent => parent[field] = value,
+        }
+        scene
+    }
+
+    fn resolve(&self) -> Result<Source, SourceError> {
+        fn of<T: serde::de::DeserializeOwned>(value: &Value) -> Option<T> {
+            serde_json::from_value(value.clone()).unwrap()
+        }
+        let (claim, class) = (of(&self.claim).unwrap(), of(&self.class).unwrap());
+        let (snapshot, content) = (of(&self.snapshot), of(&self.content));
+        let (source_claim, source_volume) = (of(&self.source_claim), of(&self.source_volume));
+        resolve(&SourceView {
+            claim: &claim,
+            class: &class,
+            snapshot: snapshot.as_ref(),
+            content: content.as_ref(),
+            source_claim: source_claim.as_ref(),
+            source_volume: source_volume.as_ref(),
+            driver: DRIVER,
+            can: &self.can,
+            prevent_mode_conversion: self.prevent,
+        })
+    }
+
+    fn unfit(&self) -> Unfit {
+        match self.resolve() {
+            Err(error @ SourceError::Unfit { .. }) => {
+                assert!(!error.is_final(), "{error}");
+                let SourceError::Unfit { why, .. } = error else { unreachable!() };
+                why
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn of_claim(scene: &mut Scene) -> &mut Value {
+    &mut scene.claim
+}
+fn of_class(scene: &mut Scene) -> &mut Value {
+    &mut scene.class
+}
+fn of_snapshot(scene: &mut Scene) -> &mut Value {
+    &mut scene.snapshot
+}
+fn of_content(scene: &mut Scene) -> &mut Value {
+    &mut scene.content
+}
+fn of_source(scene: &mut Scene) -> &mut Value {
+    &mut scene.source_claim
+}
+fn of_volume(scene: &mut Scene) -> &mut Value {
+    &mut scene.source_volume
+}
+
+fn snapshot() -> Source {
+    Source::Snapshot { handle: "s-1".into(), snapshot: Key::namespaced("ns", "snap"), uid: "u-snap".into() }
+}
+
+fn volume() -> Source {
+    Source::Volume { handle: "v-1".into(), claim: Key::namespaced("ns", "old"), uid: "u-old".into() }
+}
+
+/// sidecars.md 1.1 "Data sources": which field counts, and which kinds are whose.
+#[test]
+fn what_a_claim_names() {
+    let only_ref = |source: Value| {
+        let scene = scene(Value::Null);
+        scene.with(of_claim, "/spec/dataSourceRef", source)
+    };
+    let both = scene(snapshot_source()).with(of_claim, "/spec/dataSourceRef", claim_source());
+    for (scene, expected) in [
+        (scene(Value::Null), Source::None),
+        (scene(snapshot_source()), snapshot()),
+        (scene(claim_source()), volume()),
+        (scene(json!({"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "old"})), volume()),
+        (only_ref(snapshot_source()), snapshot()),
+        (only_ref(claim_source()), volume()),
+        (only_ref(json!({"apiGroup": "x.dev", "kind": "Backup", "name": "b"})), Source::Foreign),
+        (only_ref(json!({"kind": "Pod", "name": "b"})), Source::Foreign),
+        // Another group's kind that happens to have this name.
+        (
+            only_ref(json!({"apiGroup": "x.dev", "kind": "PersistentVolumeClaim", "name": "old"})),
+            Source::Foreign,
+        ),
+        (both, snapshot()),
+    ] {
+        assert_eq!(scene.resolve(), Ok(expected), "{}", scene.claim);
+    }
+}
+
+/// sidecars.md 1.1 "Data sources", "Cross-namespace": what is wrong with the claim or the driver is final.
+#[test]
+fn claims_and_drivers_that_will_not_do() {
+    let in_namespace = |namespace: &str| {
+        let source = json!({"kind": "PersistentVolumeClaim", "name": "old", "namespace": namespace});
+        scene(Value::Null).with(of_claim, "/spec/dataSourceRef", source)
+    };
+    let mut without = scene(snapshot_source());
+    without.can.create_delete_snapshot = false;
+    let mut without_clone = scene(claim_source());
+    without_clone.can.clone_volume = false;
+    for (scene, expected) in [
+        (in_namespace("other"), SourceError::Namespace("other".into())),
+        // Upstream does not look whether it is the same namespace.
+        (in_namespace("ns"), SourceError::Namespace("ns".into())),
+        (scene(json!({"kind": "PersistentVolumeClaim", "name": ""})), SourceError::Nameless),
+        (scene(json!({"kind": "Backup", "name": ""})), SourceError::Nameless),
+        (scene(json!({"kind": "VolumeSnapshot", "name": "snap"})), SourceError::Group(String::new())),
+        (
+            scene(json!({"apiGroup": "x.dev", "kind": "VolumeSnapshot", "name": "snap"})),
+            SourceError::Group("x.dev".into()),
+        ),
+        (without, SourceError::CannotRestore),
+        (without_clone, SourceError::CannotClone),
+    ] {
+        assert_eq!(scene.resolve(), Err(expected.clone()));
+        assert!(expected.is_final());
+    }
+    assert_eq!(in_namespace("").resolve(), Ok(volume()));
+}
+
+/// sidecars.md 1.1 "Data sources": a snapshot is bound both ways, ours, ready, named and not too big.
+#[test]
+fn snapshots() {
+    let good = scene(snapshot_source());
+    let deleting = good.with(of_snapshot, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"));
+    let began = json!([finalizer::SNAPSHOT_SOURCE_PROTECTION]);
+    assert_eq!(deleting.with(of_snapshot, "/metadata/finalizers", began).resolve(), Ok(snapshot()));
+    assert_eq!(good.with(of_snapshot, "/status/restoreSize", Value::Null).resolve(), Ok(snapshot()));
+    let larger = json!({"requests": {"storage": "11Gi"}});
+    assert_eq!(good.with(of_claim, "/spec/resources", larger).resolve(), Ok(snapshot()));
+
+    let gone = |of: fn(&mut Scene) -> &mut Value| {
+        let mut scene = good.clone();
+        *of(&mut scene) = Value::Null;
+        scene
+    };
+    let content = || "content".to_owned();
+    let too_big = |asked| Unfit::TooBig { source_size: 10 << 30, asked };
+    for (scene, expected) in [
+        (gone(of_snapshot), Unfit::Missing),
+        (good.with(of_snapshot, "/metadata/name", json!("other")), Unfit::Missing),
+        (good.with(of_snapshot, "/metadata/namespace", json!("other")), Unfit::Missing),
+        (deleting.clone(), Unfit::Deleting),
+        (deleting.with(of_snapshot, "/metadata/finalizers", json!(["x"])), Unfit::Deleting),
+        (good.with(of_snapshot, "/status", Value::Null), Unfit::Unbound),
+        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", Value::Null), Unfit::Unbound),
+        (good.with(of_snapshot, "/status/boundVolumeSnapshotContentName", json!("")), Unfit::Unbound),
+        (gone(of_content), Unfit::NoContent(content())),
+        (good.with(of_content, "/metadata/name", json!("other")), Unfit::NoContent(content())),
+        (
+            good.with(of_content, "/spec/volumeSnapshotRef/uid", json!("u-former")),
+            Unfit::ContentOfAnother(content()),
+        ),
+        (
+            good.with(of_content, "/spec/volumeSnapshotRef/name", json!("other")),
+            Unfit::ContentOfAnother(content()),
+        ),
+        (
+            good.with(of_content, "/spec/volumeSnapshotRef/namespace", json!("other")),
+            Unfit::ContentOfAnother(content()),
+        ),
+        (good.with(of_content, "/spec/driver", json!("x")), Unfit::Driver("x".into(), "c".into())),
+        (good.with(of_class, "/provisioner", json!("x")), Unfit::Driver(DRIVER.into(), "c".into())),
+        (good.with(of_snapshot, "/status/readyToUse", json!(false)), Unfit::NotReady),
+        (good.with(of_snapshot, "/status/readyToUse", Value::Null), Unfit::NotReady),
+        (good.with(of_content, "/status", Value::Null), Unfit::NoHandle),
+        (good.with(of_content, "/status/snapshotHandle", Value::Null), Unfit::NoHandle),
+        (good.with(of_content, "/status/snapshotHandle", json!("")), Unfit::NoHandle),
+        (
+            good.with(of_claim, "/spec/resources", json!({"requests": {"storage": "10737418239"}})),
+            too_big((10 << 30) - 1),
+        ),
+        (good.with(of_claim, "/spec/resources", json!({})), too_big(0)),
+    ] {
+        assert_eq!(scene.unfit(), expected);
+    }
+    // Both halves of the driver have to agree: a class and a content of another driver are not ours.
+    let other = good.with(of_content, "/spec/driver", json!("x")).with(of_class, "/provisioner", json!("x"));
+    assert_eq!(other.unfit(), Unfit::Driver("x".into(), "c".into()));
+}
+
+/// sidecars.md 1.1 "Volume-mode change"
+#[test]
+fn a_snapshots_volume_mode() {
+    let good = scene(snapshot_source());
+    let block = good.with(of_claim, "/spec/volumeMode", json!("Block"));
+    let allowed = |text: &str| block.with(of_content, "/metadata/annotations", json!({ALLOW: text}));
+    let refused = Unfit::ModeChange {
+        source_mode: VolumeMode::Filesystem,
+        wanted: VolumeMode::Block,
+        content: "content".into(),
+    };
+    assert_eq!(block.unfit(), refused);
+    for text in ["true", "True", "TRUE", "t", "T", "1"] {
+        assert_eq!(allowed(text).resolve(), Ok(snapshot()), "{text}");
+    }
+    for text in ["false", "", "yes", "tRUE", "0"] {
+        assert_eq!(allowed(text).unfit(), refused, "{text}");
+    }
+    assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", Value::Null).resolve(), Ok(snapshot()));
+    assert_eq!(block.with(of_content, "/spec/sourceVolumeMode", json!("Block")).resolve(), Ok(snapshot()));
+    assert_eq!(block.with(of_claim, "/spec/volumeMode", Value::Null).resolve(), Ok(snapshot()));
+    assert_eq!(Scene { prevent: false, ..block.clone() }.resolve(), Ok(snapshot()));
+    // Two words that we do not know may be two different ones.
+    let unknown = block.with(of_content, "/spec/sourceVolumeMode", json!("Tape"));
+    let unknown = unknown.with(of_claim, "/spec/volumeMode", json!("Drum"));
+    assert!(matches!(unknown.unfit(), Unfit::ModeChange { .. }));
+}
+
+/// sidecars.md 1.1 "Data sources": a claim to clone is bound both ways, ours, of the same mode and not too big.
+#[test]
+fn clones() {
+    let good = scene(claim_source());
+    let other_class = good.with(of_source, "/spec/storageClassName", json!("another"));
+    assert_eq!(other_class.resolve(), Ok(volume()));
+    let block = good.with(of_claim, "/spec/volumeMode", json!("Block"));
+    assert_eq!(block.with(of_volume, "/spec/volumeMode", json!("Block")).resolve(), Ok(volume()));
+    assert_eq!(good.with(of_claim, "/spec/volumeMode", Value::Null).resolve(), Ok(volume()));
+
+    let gone = |of: fn(&mut Scene) -> &mut Value| {
+        let mut scene = good.clone();
+        *of(&mut scene) = Value::Null;
+        scene
+    };
+    let bad_volume = || Unfit::Volume("pv-old".into());
+    for (scene, expected) in [
+        (gone(of_source), Unfit::Missing),
+        (good.with(of_source, "/metadata/namespace", json!("other")), Unfit::Missing),
+        (good.with(of_source, "/status/phase", json!("Pending")), Unfit::Unbound),
+        (good.with(of_source, "/status/phase", json!("Lost")), Unfit::Unbound),
+        (good.with(of_source, "/status", json!({})), Unfit::Unbound),
+        (good.with(of_source, "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")), Unfit::Deleting),
+        (good.with(of_source, "/spec/storageClassName", Value::Null), Unfit::NoClass("the source")),
+        (good.with(of_claim, "/spec/storageClassName", Value::Null), Unfit::NoClass("the claim")),
+        (
+            good.with(of_source, "/spec/resources", json!({"requests": {"storage": "10737418241"}})),
+            Unfit::TooBig { source_size: (10 << 30) + 1, asked: 10 << 30 },
+        ),
+        (good.with(of_source, "/spec/volumeName", json!("")), Unfit::Volume(String::new())),
+        (gone(of_volume), bad_volume()),
+        (good.with(of_volume, "/metadata/name", json!("other")), bad_volume()),
+        (good.with(of_volume, "/spec/csi", Value::Null), bad_volume()),
+        (good.with(of_volume, "/spec/claimRef", Value::Null), bad_volume()),
+        (good.with(of_volume, "/spec/claimRef/uid", json!("u-former")), bad_volume()),
+        (good.with(of_volume, "/spec/claimRef/namespace", json!("other")), bad_volume()),
+        (good.with(of_volume, "/status/phase", json!("Released")), bad_volume()),
+        (good.with(of_volume, "/spec/csi/driver", json!("x")), Unfit::Driver("x".into(), "c".into())),
+        (good.with(of_class, "/provisioner", json!("x")), Unfit::Driver(DRIVER.into(), "c".into())),
+        (block, Unfit::CloneMode { source_mode: VolumeMode::Filesystem, wanted: VolumeMode::Block }),
+        (
+            good.with(of_volume, "/spec/volumeMode", json!("Block")),
+            Unfit::CloneMode { source_mode: VolumeMode::Block, wanted: VolumeMode::Filesystem },
+        ),
+        (good.with(of_volume, "/spec/csi/volumeHandle", json!("")), Unfit::NoHandle),
+    ] {
+        assert_eq!(scene.unfit(), expected);
+    }
+}
