@@ -133,6 +133,11 @@ impl TestCluster {
 
     /// Creates or changes the objects that a YAML text holds.
     pub fn apply(&self, yaml: &str) {
+        self.try_apply(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    }
+
+    /// The same; the error is what kubectl complains about.
+    pub fn try_apply(&self, yaml: &str) -> Result<String, String> {
         let mut child = self
             .kubectl_command(&["apply", "--filename", "-"])
             .stdin(Stdio::piped())
@@ -141,10 +146,11 @@ impl TestCluster {
             .spawn()
             .expect("kubectl");
         let mut stdin = child.stdin.take().expect("a piped stdin");
-        stdin.write_all(yaml.as_bytes()).expect("giving kubectl its input");
+        // One that ends early tells why.
+        let _ = stdin.write_all(yaml.as_bytes());
         drop(stdin);
         let output = child.wait_with_output().expect("kubectl");
-        printed("kubectl apply", &output).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        printed("kubectl apply", &output)
     }
 
     /// Waits until an object (`pod/name`) is as `kubectl wait --for` says: `condition=Ready`, `delete`,

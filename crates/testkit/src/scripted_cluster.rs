@@ -69,7 +69,10 @@ impl ScriptedDriver {
         let log = self.cluster.join(format!("log/{}-{node}.log", self.name));
         self.nodes.push(Beside::start(&built("wharf"), &args, &log));
         cluster.eventually("the driver is registered", START, |cluster| {
-            cluster.field(&format!("csinode/{node}"), ".spec.drivers[*].name").contains(&self.name).then_some(())
+            cluster
+                .field(&format!("csinode/{node}"), ".spec.drivers[*].name")
+                .contains(&self.name)
+                .then_some(())
         });
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use wharf_testkit::{ScriptedDriver, TestCluster};
 
 use super::MINUTE;
-use super::objects::{class, claim, pod};
+use super::objects::{claim, class, pod};
 
 const DRIVER: &str = "moving.test.wharf.dev";
 const PODS: usize = 5;
@@ -45,8 +45,11 @@ fn pods_go_from_node_to_node_and_back() {
             cluster.wait_for(&pod, "condition=Ready", 3 * MINUTE);
             let write = format!("echo {round} on {node} >> /data/log; cat /data/log");
             let lines = cluster.kubectl(&["exec", &pod, "--", "sh", "-c", &write]);
-            let wanted: Vec<String> =
-                rounds[..=round].iter().enumerate().map(|(round, node)| format!("{round} on {node}")).collect();
+            let wanted: Vec<String> = rounds[..=round]
+                .iter()
+                .enumerate()
+                .map(|(round, node)| format!("{round} on {node}"))
+                .collect();
             assert_eq!(lines.lines().collect::<Vec<_>>(), wanted, "{pod}");
         }
         driver.assert_no_violation();

@@ -9,7 +9,7 @@ use wharf_testkit::{Beside, TestCluster, TestPool, built, leftovers};
 
 use super::MINUTE;
 use super::harness::mounts;
-use super::objects::pod;
+use super::objects;
 
 const DRIVER: &str = "local.csi.wharf.dev";
 
@@ -20,12 +20,8 @@ fn static_volumes_of_the_local_driver() {
     let pools = [TestPool::new(FsType::Xfs, 4 << 30), TestPool::new(FsType::Ext4, 4 << 30)];
     let cluster = TestCluster::start();
     cluster.apply(&csi_driver());
-    let mut nodes: Vec<Node> = cluster
-        .nodes()
-        .iter()
-        .zip(&pools)
-        .map(|(name, pool)| Node::start(&cluster, name, pool))
-        .collect();
+    let mut nodes: Vec<Node> =
+        cluster.nodes().iter().zip(&pools).map(|(name, pool)| Node::start(&cluster, name, pool)).collect();
     let mut volumes = Vec::new();
     for (node, fs) in nodes.iter().zip(["xfs", "ext4"]) {
         let registered = format!("jsonpath={{.spec.drivers[0].name}}={DRIVER}");
@@ -39,7 +35,7 @@ fn static_volumes_of_the_local_driver() {
     for Node { name, .. } in &nodes {
         let (claim, pod) = (format!("pvc/on-{name}"), format!("pod/on-{name}"));
         cluster.wait_for(&claim, "jsonpath={.status.phase}=Bound", MINUTE);
-        cluster.apply(&pod(&format!("on-{name}"), &format!("on-{name}"), ""));
+        cluster.apply(&objects::pod(&format!("on-{name}"), &format!("on-{name}"), ""));
         cluster.wait_for(&pod, "condition=Ready", MINUTE);
         // Nobody but the volume's own topology says where the pod has to be.
         let place = cluster.kubectl(&["get", &pod, "--output", "jsonpath={.spec.nodeName}"]);
@@ -51,7 +47,7 @@ fn static_volumes_of_the_local_driver() {
         assert!((0.8..=1.0).contains(&(capacity / f64::from(1 << 30))), "{capacity} bytes");
 
         cluster.kubectl(&["delete", &pod]);
-        cluster.apply(&pod(&format!("on-{name}"), &format!("on-{name}"), ""));
+        cluster.apply(&objects::pod(&format!("on-{name}"), &format!("on-{name}"), ""));
         cluster.wait_for(&pod, "condition=Ready", MINUTE);
         assert_eq!(cluster.kubectl(&["exec", &pod, "--", "cat", "/data/file"]), "kept\n");
     }
