@@ -76,7 +76,7 @@ impl TestCluster {
     /// `test/rbac` says. Its namespace is `wharf-rbac`.
     pub fn kubeconfig_of(&self, sidecar: &str) -> PathBuf {
         let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");
-        self.apply("{apiVersion: v1, kind: Namespace, metadata: {name: wharf-rbac}}");
+        self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
         let account = format!("csi-{sidecar}");
         let token = self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac"]);

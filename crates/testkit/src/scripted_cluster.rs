@@ -30,8 +30,8 @@ impl ScriptedDriver {
         let dir = cluster.directory().join(name);
         fs::create_dir_all(&dir).expect("the driver's directory");
         cluster.apply(&format!(
-            "{{apiVersion: storage.k8s.io/v1, kind: CSIDriver, metadata: {{name: {name}}}, \
-             spec: {{attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}}}}"
+            "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {name}}}\n\
+             spec: {{attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}}\n"
         ));
         let controller = process(name, &dir, &dir.join("csi.sock"), options);
         Self {
@@ -126,6 +126,16 @@ impl ScriptedDriver {
     pub fn assert_no_violation(&self) {
         let violations = violations(&self.dir.join("log"));
         assert!(violations.is_empty(), "{violations:#?}");
+    }
+
+    /// Puts a volume into the backend, as an administrator of it would.
+    pub fn add_volume(&self, id: &str) {
+        let state = self.dir.join("state");
+        fs::create_dir_all(state.join("data").join(id)).expect("the volume's data");
+        let record = serde_json::json!({
+            "id": id, "bytes": 1 << 30, "request": "", "mutable": {}, "published": {}, "mounted": {},
+        });
+        fs::write(state.join("volumes").join(id), record.to_string()).expect("the volume's record");
     }
 
     /// The volumes of the backend.

@@ -1,6 +1,8 @@
 //! What only a real cluster shows, a file for each story.
 
 mod harness;
+mod hostpath;
+mod local;
 mod moving;
 mod no_leak;
 mod objects;

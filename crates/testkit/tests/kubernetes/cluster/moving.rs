@@ -16,12 +16,20 @@ const PODS: usize = 5;
 #[ignore = "needs a cluster: make test-cluster"]
 fn pods_go_from_node_to_node_and_back() {
     let cluster = TestCluster::start();
-    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &[]);
+    // Whatever can carry a secret must carry it.
+    let demanding = ["--require-secrets", "password=open"];
+    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &demanding);
     for node in cluster.nodes() {
-        driver.join(&cluster, node, &[]);
+        driver.join(&cluster, node, &demanding);
     }
+    cluster.kubectl(&["create", "secret", "generic", "pass", "--from-literal=password=open"]);
+    let of = ["provisioner", "controller-publish", "node-stage", "node-publish"].map(|of| {
+        format!(
+            "csi.storage.k8s.io/{of}-secret-name: pass, csi.storage.k8s.io/{of}-secret-namespace: default"
+        )
+    });
     let mut sidecar = driver.sidecar("sidecar", &["--reconcile-sync", "5s"]);
-    let mut objects = class("moving", DRIVER, "");
+    let mut objects = class("moving", DRIVER, &format!("parameters: {{{}}}", of.join(", ")));
     objects.extend((0..PODS).map(|n| claim(&format!("data-{n}"), "moving", "1Mi", "")));
     cluster.apply(&objects);
     driver.faults(

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use wharf_linux::FsType;
-use wharf_testkit::{Beside, TestCluster, TestPool, built, leftovers};
+use wharf_testkit::{Beside, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built, leftovers};
 
 use super::MINUTE;
 use super::harness::mounts;
@@ -42,7 +42,7 @@ fn static_volumes_of_the_local_driver() {
         assert_eq!(place, *name);
         cluster.kubectl(&["exec", &pod, "--", "sh", "-c", "echo kept > /data/file && sync"]);
         let capacity = cluster.eventually("kubelet's statistics of the claim", MINUTE, |cluster| {
-            statistic(&cluster.kubelet_metrics(name), "capacity_bytes", name)
+            statistic(&cluster.kubelet_metrics(name), "capacity_bytes", &format!("on-{name}"))
         });
         assert!((0.8..=1.0).contains(&(capacity / f64::from(1 << 30))), "{capacity} bytes");
 
@@ -67,6 +67,34 @@ fn static_volumes_of_the_local_driver() {
     }
     let own = BTreeSet::from([cluster.directory().display().to_string()]);
     assert_eq!(mounts(cluster.directory()), own, "what the drivers mounted is gone");
+}
+
+/// A driver that has nothing but a Node service: volumes that are there already, and kubelet's statistics of them.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn a_driver_without_a_controller() {
+    const NODE_ONLY: &str = "node-only.test.wharf.dev";
+    let cluster = TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() });
+    let mut driver = ScriptedDriver::start(&cluster, NODE_ONLY, &[]);
+    driver.join(&cluster, "node-a", &["--capabilities="]);
+    driver.add_volume("there-already");
+    cluster.kubectl(&["patch", "csidriver", NODE_ONLY, "--patch", r#"{"spec": {"attachRequired": false}}"#]);
+    let objects = volume_and_claim("node-a", "there-already", "ext4").replace(DRIVER, NODE_ONLY);
+    // Its volumes are wherever its node is.
+    let (volume, rest) = objects.split_once("  nodeAffinity:").unwrap();
+    let (_, claim) = rest.split_once("---").unwrap();
+    cluster.apply(&format!("{volume}---{claim}---{}", objects::pod("on-node-a", "on-node-a", "")));
+    cluster.wait_for("pod/on-node-a", "condition=Ready", MINUTE);
+    let capacity = cluster.eventually("kubelet's statistics of the claim", MINUTE, |cluster| {
+        statistic(&cluster.kubelet_metrics("node-a"), "capacity_bytes", "on-node-a")
+    });
+    assert!(capacity > 0.0);
+    for object in ["pod", "pvc", "pv"] {
+        cluster.kubectl(&["delete", object, "on-node-a", "--timeout=60s"]);
+    }
+    let methods: BTreeSet<String> = driver.calls().into_iter().map(|call| call.method).collect();
+    assert!(methods.contains("NodeUnpublishVolume") && !methods.contains("CreateVolume"), "{methods:?}");
+    driver.assert_no_violation();
 }
 
 /// A driver and its sidecar on a node.
@@ -120,16 +148,16 @@ impl Node {
 }
 
 /// A string of a JSON object that is printed with a field a line.
-pub(super) fn field(json: &str, name: &str) -> String {
+fn field(json: &str, name: &str) -> String {
     let start = format!("\"{name}\": \"");
     let (_, rest) = json.split_once(&start).unwrap_or_else(|| panic!("no {name} in {json}"));
     rest.split('"').next().unwrap().to_owned()
 }
 
-/// The value of one of kubelet's statistics for the claim on a node.
-pub(super) fn statistic(metrics: &str, name: &str, node: &str) -> Option<f64> {
+/// The value of one of kubelet's statistics for a claim.
+pub(super) fn statistic(metrics: &str, name: &str, claim: &str) -> Option<f64> {
     let start = format!("kubelet_volume_stats_{name}{{");
-    let claim = format!("persistentvolumeclaim=\"on-{node}\"");
+    let claim = format!("persistentvolumeclaim=\"{claim}\"");
     let line = metrics.lines().find(|line| line.starts_with(&start) && line.contains(&claim))?;
     line.rsplit(' ').next()?.parse().ok()
 }
