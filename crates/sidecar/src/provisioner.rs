@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
 use wharf_model::topology;
 
-use self::act::{Actor, Memories, Progress};
+use self::act::{Actor, Memories, Progress, ROLE};
+use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
 use self::metrics::Counts;
@@ -65,27 +66,36 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         settings,
     });
     let world = World::watch(&context.cluster, &own);
-    loop {
-        let ready = async {
-            context.gate.opened().await;
-            world.synced().await;
-        };
-        tokio::select! {
-            biased;
-            () = context.gate.stopped() => return,
-            () = ready => {}
+    let capacity = CapacityHandle::default();
+    let rooms = async {
+        if let Some(settings) = own.settings.capacity.clone() {
+            capacity::run(context.clone(), own.settings.pace, settings, capacity.clone()).await;
         }
-        term(&context, &own, &world).await;
-    }
+    };
+    let terms = async {
+        loop {
+            let ready = async {
+                context.gate.opened().await;
+                world.synced().await;
+            };
+            tokio::select! {
+                biased;
+                () = context.gate.stopped() => return,
+                () = ready => {}
+            }
+            term(&context, &own, &world, &capacity).await;
+        }
+    };
+    tokio::join!(terms, rooms);
 }
 
 /// From getting the lease to losing it, or to the stop.
-async fn term(context: &Context, own: &Arc<Own>, world: &World) {
+async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &CapacityHandle) {
     let (gate, end) = context.gate.term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
-    let mut beside = feeds(world, &journal, &queue);
+    let mut beside = feeds(&context, world, &journal, &queue);
     let intents = journal.clone();
     beside.spawn(protection::run(
         context.clone(),
@@ -101,6 +111,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
         journal: journal.clone(),
         memories: Memories::default(),
         counts: context.metrics.family(Counts::register),
+        capacity: capacity.clone(),
     };
     let working = work(&queue, &context.gate, own.settings.pace.workers, |volume| {
         one(volume, world.clone(), actor.clone())
@@ -135,13 +146,16 @@ async fn one(volume: String, world: World, actor: Actor) -> Outcome {
 }
 
 /// What wakes a volume.
-fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
     let mut feeds = JoinSet::new();
     let wish = |key, priority| Wish { key, priority };
 
     // Claims, for as long as they wait, and once more when they no longer do.
-    let of = world.clone();
+    let (of, attempts) = (world.clone(), context.attempts.clone());
     feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
+        if change.new.is_none() {
+            attempts.forget(ROLE, &change.key.to_string());
+        }
         let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
         let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
         let claim = waits.or(waited);

@@ -1,7 +1,7 @@
 //! The objects that the provisioner reads, and how they are found: stores with indexes, and what of them belongs
 //! to one volume. Nothing here waits, and nothing is scanned.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wharf_cluster::{Cluster, Store, WatchOptions};
 use wharf_model::names::annotation;
@@ -254,6 +254,14 @@ impl Seen {
 pub(crate) struct StoredNodes {
     pub(crate) csi_nodes: Store<CSINode>,
     pub(crate) nodes: Store<Node>,
+    /// The places of all nodes, as last computed: claims come far more often than nodes change.
+    computed: Arc<Mutex<Option<Computed>>>,
+}
+
+struct Computed {
+    revision: u64,
+    keys: Vec<String>,
+    places: Vec<Segments>,
 }
 
 impl StoredNodes {
@@ -263,7 +271,7 @@ impl StoredNodes {
             let located = node.spec.drivers.iter().filter(|driver| !driver.topology_keys.is_empty());
             located.map(|driver| driver.name.clone()).collect()
         });
-        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()) }
+        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()), computed: Arc::default() }
     }
 }
 
@@ -282,6 +290,14 @@ impl Nodes for StoredNodes {
     }
 
     fn places(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {
-        topology::places(keys, self.nodes.all().iter().map(|node| &**node))
+        let mut computed = self.computed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Asked first: a node that changes meanwhile only makes it be computed again.
+        let revision = self.nodes.revision();
+        if let Some(computed) = computed.as_ref().filter(|is| is.revision == revision && is.keys == keys) {
+            return Ok(computed.places.clone());
+        }
+        let places = topology::places(keys, self.nodes.all().iter().map(|node| &**node))?;
+        *computed = Some(Computed { revision, keys: keys.to_vec(), places: places.clone() });
+        Ok(places)
     }
 }
