@@ -16,6 +16,8 @@ use crate::secret::{self, SecretError};
 use crate::work::Outcome;
 
 const ROLE: &str = "provisioner";
+/// Who has to let go wakes us by a change. A change may be left out when very many come at once, so one looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// How it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,7 @@ pub(crate) async fn act(
         }
         ReclaimStep::Wait(Hold::Sibling(other)) => {
             tracing::debug!(volume = name, other, "another volume with the same handle goes first");
-            Acted::End(Outcome::Done)
+            Acted::End(Outcome::After(LOOK_AGAIN))
         }
         ReclaimStep::Refuse(fault) => failed(context, volume, &fault.to_string()),
         ReclaimStep::Guard => {
