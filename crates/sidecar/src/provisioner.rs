@@ -30,6 +30,7 @@ use crate::context::Context;
 use crate::work::{Outcome, Wish, feed, work};
 
 mod act;
+mod capacity;
 mod claiming;
 mod decide;
 mod intent;
@@ -39,6 +40,8 @@ mod protection;
 mod reclaim;
 mod request;
 mod settings;
+#[cfg(test)]
+mod simulation;
 mod source;
 #[cfg(test)]
 mod testing;
