@@ -121,6 +121,12 @@ fn written(
         Ok(()) => Acted::Again,
         // It is gone, which the watch will tell.
         Err(ApiError::NotFound(_)) => Acted::End(Outcome::Done),
+        // Somebody else changed it too, as those do who let go of an object in deletion. The watch tells what it is
+        // like now, and wakes us.
+        Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
+            tracing::debug!(volume = name, step, %error, "the volume is not as it was seen, looking again");
+            Acted::End(Outcome::Retry)
+        }
         Err(error) => {
             tracing::warn!(volume = name, step, %error, "the volume could not be changed, trying again");
             context.attempts.note(ROLE, name, step, Some(error.to_string()));
