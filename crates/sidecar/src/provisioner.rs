@@ -150,7 +150,8 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
     let mut feeds = JoinSet::new();
     let wish = |key, priority| Wish { key, priority };
 
-    // Claims, for as long as they wait, and once more when they no longer do.
+    // Claims, for as long as they wait, and once more when they no longer do; and those that wait to be cloned from
+    // one that is there now.
     let (of, attempts) = (world.clone(), context.attempts.clone());
     feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
         if change.new.is_none() {
@@ -158,8 +159,9 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
         }
         let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
         let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
-        let claim = waits.or(waited);
-        claim.and_then(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).into_iter().collect()
+        let clones = of.waiting_for_source(change);
+        let claims = waits.or(waited).into_iter().chain(&clones);
+        claims.filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
     }));
 
     let (of, intents) = (world.clone(), journal.clone());
@@ -169,11 +171,10 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
             return Vec::new();
         };
         let mut wishes = vec![wish(change.key.name.clone(), Priority::Normal)];
-        if change.new.is_none() {
-            // Others with the same handle waited for it to go.
-            let siblings = of.siblings(volume);
-            wishes.extend(siblings.iter().map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
-        }
+        // Others with the same handle wait for it to go, or for its policy to say so.
+        let siblings = of.siblings(volume);
+        let others = siblings.iter().filter(|other| other.metadata.name != change.key.name);
+        wishes.extend(others.map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
         wishes
     }));
 

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wharf_cluster::{Cluster, Store, WatchOptions};
+use wharf_cluster::{Change, Cluster, Store, WatchOptions};
+use wharf_model::claim::ClaimPhase;
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, Segments, TopologyError};
 use wharf_model::{
@@ -13,6 +14,7 @@ use wharf_model::{
 use super::act::Memories;
 use super::intent::Intent;
 use super::journal::Journal;
+use super::protection;
 use super::source::{self, Named};
 use super::view::{Memory, Nodes, Own, View, WrittenNodes};
 
@@ -72,6 +74,7 @@ impl World {
             true => drivers(claim).map(str::to_owned).collect(),
             false => Vec::new(),
         });
+        protection::index(&claims);
         let volumes = cluster.store::<PersistentVolume>(WatchOptions::default());
         volumes.index(BY_HANDLE, |volume| {
             let csi = volume.spec.csi.as_ref();
@@ -124,6 +127,20 @@ impl World {
     /// Claims of a class that wait for a volume.
     pub(crate) fn waiting_for_class(&self, class: &str) -> Vec<Arc<PersistentVolumeClaim>> {
         self.claims.by_index(BY_CLASS, class)
+    }
+
+    /// Claims that wait for a clone of this one, which has just become fit to be cloned.
+    pub(crate) fn waiting_for_source(
+        &self,
+        change: &Change<PersistentVolumeClaim>,
+    ) -> Vec<Arc<PersistentVolumeClaim>> {
+        let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| {
+            claim.as_ref().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
+        };
+        match is_bound(&change.new) && !is_bound(&change.old) {
+            true => protection::waiting_for(&self.claims, &Named::Claim(change.key.clone())),
+            false => Vec::new(),
+        }
     }
 
     /// All claims that wait for a volume of this driver.
