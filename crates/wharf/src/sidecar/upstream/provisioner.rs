@@ -48,7 +48,7 @@ pub(super) static FLAGS: [Flag; 28] = [
         "snapshot-orphan-sweep-interval",
         Time,
         "5m0s",
-        Ignored("a snapshot's protection is looked at when something changes, and at every start"),
+        Ignored("protection that was left over is looked for every 5 minutes"),
     ),
     flag("kube-api-capacity-qps", Decimal, "1", ONE_CONNECTION),
     flag("kube-api-capacity-burst", Count, "5", ONE_CONNECTION),
