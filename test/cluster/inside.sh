@@ -4,7 +4,7 @@
 #   inside.sh all         the first process: starts everything, and stays
 #   inside.sh join NODE   one more node
 set -euo pipefail
-: "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES:?}" "${STORE:?}"
+: "${RUN:?}" "${BIN:?}" "${PORTS:?}" "${NODES?}" "${STORE:?}"
 PKI=$RUN/pki
 SERVER=https://127.0.0.1:$((PORTS + 2))
 export KUBECONFIG=$RUN/kubeconfig
@@ -179,11 +179,9 @@ END
     --hostname-override "$name" --root-dir "$dir/kubelet"
 }
 
-# ready NAME: the node is, and pods can be made: they need their namespace's service account.
 ready() {
   kubectl wait --for=create "node/$1" --timeout=90s
   kubectl wait --for=condition=Ready "node/$1" --timeout=90s
-  kubectl wait --for=create serviceaccount/default --timeout=30s
 }
 
 all() {
@@ -198,6 +196,8 @@ all() {
   controllers
   for name in $NODES; do node "$name"; done
   for name in $NODES; do ready "$name"; done
+  # Pods need their namespace's service account.
+  eventually 30 kubectl get serviceaccount/default
   touch "$RUN/ready"
   # As the first process we are everybody's parent in the end, and bash takes note of those who die.
   while :; do sleep infinity & wait $!; done

@@ -13,21 +13,45 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/cluster/cluster.sh");
-const NODES: [&str; 2] = ["node-a", "node-b"];
+const RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/rbac");
 
-/// A running cluster of two nodes, `node-a` and `node-b`.
+/// What kind of cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct ClusterOptions {
+    /// The nodes that it starts with; without any there is only the API and its controllers.
+    pub nodes: &'static [&'static str],
+    /// The controller manager may send as many requests as it likes. At its defaults it binds four claims a second.
+    pub tuned: bool,
+}
+
+impl Default for ClusterOptions {
+    fn default() -> Self {
+        Self { nodes: &["node-a", "node-b"], tuned: true }
+    }
+}
+
+/// A running cluster.
 pub struct TestCluster {
     /// Ends the cluster when its stdin ends.
     keeper: Child,
     run: PathBuf,
+    nodes: &'static [&'static str],
 }
 
 impl TestCluster {
-    /// Starts a cluster: both nodes are Ready, and pods can be made in the namespace `default`.
+    /// Starts a cluster of two nodes, `node-a` and `node-b`: both are Ready, and pods can be made in the namespace
+    /// `default`.
     pub fn start() -> Self {
+        Self::start_with(ClusterOptions::default())
+    }
+
+    /// Starts a cluster.
+    pub fn start_with(options: ClusterOptions) -> Self {
+        let flags = if options.tuned { "--kube-api-qps 1000 --kube-api-burst 2000" } else { "" };
         let mut keeper = Command::new(SCRIPT)
             .arg("run")
-            .env("NODES", NODES.join(" "))
+            .env("NODES", options.nodes.join(" "))
+            .env("EXTRA_CONTROLLER_MANAGER_FLAGS", flags)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Ctrl-C is for the test; the cluster ends after it, and in order.
@@ -38,7 +62,7 @@ impl TestCluster {
         let stdout = keeper.stdout.take().expect("a piped stdout");
         BufReader::new(stdout).read_line(&mut line).expect("the output of cluster.sh");
         let run = Path::new(line.trim_end()).parent().map(Path::to_owned).unwrap_or_default();
-        let cluster = Self { keeper, run };
+        let cluster = Self { keeper, run, nodes: options.nodes };
         assert!(!line.is_empty(), "cluster.sh told above why there is no cluster");
         cluster
     }
@@ -48,9 +72,30 @@ impl TestCluster {
         self.run.join("kubeconfig")
     }
 
+    /// Credentials of upstream's sidecar of this name (`provisioner`, `attacher`, `resizer`): it may do exactly what
+    /// `test/rbac` says. Its namespace is `wharf-rbac`.
+    pub fn kubeconfig_of(&self, sidecar: &str) -> PathBuf {
+        let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");
+        self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
+        self.apply(&rules);
+        let account = format!("csi-{sidecar}");
+        let token = self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac"]);
+        let admin = fs::read_to_string(self.kubeconfig()).expect("the administrator's kubeconfig");
+        let server = admin.lines().find(|line| line.starts_with("clusters:")).expect("a cluster");
+        let file = self.run.join(format!("kubeconfig-{sidecar}"));
+        let text = format!(
+            "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
+             contexts: [{{name: it, context: {{cluster: test, user: it, namespace: wharf-rbac}}}}]\n\
+             current-context: it\n",
+            token.trim()
+        );
+        fs::write(&file, text).expect("writing a kubeconfig");
+        file
+    }
+
     /// The names of the nodes it has started with.
     pub fn nodes(&self) -> &'static [&'static str] {
-        &NODES
+        self.nodes
     }
 
     /// The root directory of a node's kubelet. What is mounted below it appears at that kubelet.
@@ -88,6 +133,11 @@ impl TestCluster {
 
     /// Creates or changes the objects that a YAML text holds.
     pub fn apply(&self, yaml: &str) {
+        self.try_apply(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+    }
+
+    /// The same; the error is what kubectl complains about.
+    pub fn try_apply(&self, yaml: &str) -> Result<String, String> {
         let mut child = self
             .kubectl_command(&["apply", "--filename", "-"])
             .stdin(Stdio::piped())
@@ -96,10 +146,11 @@ impl TestCluster {
             .spawn()
             .expect("kubectl");
         let mut stdin = child.stdin.take().expect("a piped stdin");
-        stdin.write_all(yaml.as_bytes()).expect("giving kubectl its input");
+        // One that ends early tells why.
+        let _ = stdin.write_all(yaml.as_bytes());
         drop(stdin);
         let output = child.wait_with_output().expect("kubectl");
-        printed("kubectl apply", &output).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+        printed("kubectl apply", &output)
     }
 
     /// Waits until an object (`pod/name`) is as `kubectl wait --for` says: `condition=Ready`, `delete`,
@@ -122,6 +173,20 @@ impl TestCluster {
             assert!(Instant::now() < until, "not within {timeout:?}: {what}");
             sleep(Duration::from_millis(200));
         }
+    }
+
+    /// A field of an object, by kubectl's jsonpath without the braces (`.status.phase`); empty if it has none, or if
+    /// there is no such object.
+    pub fn field(&self, object: &str, path: &str) -> String {
+        let output = format!("jsonpath={{{path}}}");
+        self.try_kubectl(&["get", object, "--ignore-not-found", "--output", &output]).unwrap_or_default()
+    }
+
+    /// The names of all objects of a kind, in all namespaces.
+    pub fn names(&self, kind: &str) -> Vec<String> {
+        let path = "jsonpath={range .items[*]}{.metadata.name}{'\\n'}{end}";
+        let output = self.kubectl(&["get", kind, "--all-namespaces", "--output", path]);
+        output.lines().map(str::to_owned).collect()
     }
 
     /// The metrics of a node's kubelet.
@@ -167,53 +232,6 @@ impl Drop for TestCluster {
         drop(self.keeper.stdin.take());
         if let Err(error) = self.keeper.wait() {
             eprintln!("cluster.sh: {error}");
-        }
-    }
-}
-
-/// A program beside the cluster, such as a driver: killed when the value is dropped, or when its test dies.
-pub struct Beside {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Beside {
-    /// Starts a program; it logs to a file.
-    pub fn start(program: &Path, args: &[&str], log: &Path) -> Self {
-        let file = fs::File::options().create(true).append(true).open(log).expect("opening the log");
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL"])
-            .arg(program)
-            .args(args)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .spawn()
-            .expect("setpriv");
-        Self { child, log: log.to_owned() }
-    }
-
-    /// What it has logged so far.
-    pub fn log(&self) -> String {
-        String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
-    }
-
-    /// SIGTERM, and waits for a clean end.
-    pub fn stop(&mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        let status = self.child.wait().expect("waiting for it");
-        assert!(status.success(), "it ended with {status}:\n{}", self.log());
-    }
-}
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        // Dead already is what we want.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("== {}\n{}", self.log.display(), self.log());
         }
     }
 }

@@ -1,0 +1,21 @@
+//! What only a real cluster shows, a file for each story.
+
+mod harness;
+mod hostpath;
+mod local;
+mod moving;
+mod no_leak;
+mod objects;
+mod rbac;
+mod static_volumes;
+mod survive;
+mod swap;
+
+use std::time::Duration;
+
+use wharf_testkit::ClusterOptions;
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Where no pod has to run.
+const API_ONLY: ClusterOptions = ClusterOptions { nodes: &[], tuned: true };

@@ -1,0 +1,147 @@
+//! Claims come and go while everything that could lose track of them is killed: at the end the backend has the
+//! volumes that the API knows, and nothing is stuck.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use wharf_testkit::{Beside, ScriptedDriver, TestCluster};
+
+use super::objects::{claim, class};
+use super::{API_ONLY, MINUTE};
+
+const DRIVER: &str = "leak.test.wharf.dev";
+const CLAIMS: usize = 500;
+
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn five_hundred_claims_and_no_volume_is_lost() {
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| getrandom::u64().unwrap());
+    println!("SEED={seed}");
+    let mut random = Random(seed | 1);
+    let cluster = TestCluster::start_with(API_ONLY);
+    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &["--delay", "5"]);
+    // Calls fail before and after their effects, all the time.
+    driver.faults(
+        r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.1},
+            "DeleteVolume": {"code": "Unavailable", "when": "after", "probability": 0.1}}"#,
+    );
+    let pace = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
+    let mut sidecar = driver.sidecar("sidecar", &pace);
+    cluster.apply(&class("plain", DRIVER, ""));
+
+    let mut kills = [0; 3];
+    let (mut made, mut alive) = (0, Vec::new());
+    let began = Instant::now();
+    while made < CLAIMS {
+        let more = (1 + random.below(25)).min(CLAIMS - made);
+        let names: Vec<String> = (made..made + more).map(|n| format!("claim-{n}")).collect();
+        apply(&cluster, &names.iter().map(|name| claim(name, "plain", "1Mi", "")).collect::<String>());
+        made += more;
+        alive.extend(names);
+        let gone: Vec<String> =
+            (0..random.below(alive.len())).map(|_| alive.swap_remove(random.below(alive.len()))).collect();
+        delete(&cluster, &gone);
+        std::thread::sleep(Duration::from_millis(random.below(400) as u64));
+        match random.below(10) {
+            0..3 => {
+                kills[0] += 1;
+                sidecar.restart();
+            }
+            3..5 => {
+                kills[1] += 1;
+                driver.controller.restart();
+            }
+            5 => {
+                kills[2] += 1;
+                cluster.signal("kube-apiserver", "KILL");
+            }
+            _ => {}
+        }
+    }
+    println!("{made} claims in {:.0?}; killed: sidecar, driver, server {kills:?} times", began.elapsed());
+    assert!(kills.iter().all(|times| *times > 0) || std::env::var_os("SEED").is_some(), "{kills:?}");
+
+    let settled = Instant::now();
+    cluster.eventually("backend, volumes and bound claims agree", 3 * MINUTE, |cluster| {
+        let claims = rows(cluster, "pvc", "{.spec.volumeName} {.status.phase}")?;
+        let volumes = rows(cluster, "pv", "{.metadata.name} {.status.phase}")?;
+        let bound = |rows: &[String]| -> Option<BTreeSet<String>> {
+            rows.iter().map(|row| row.strip_suffix(" Bound").map(str::to_owned)).collect()
+        };
+        let (claims, volumes) = (bound(&claims)?, bound(&volumes)?);
+        let backend: BTreeSet<String> =
+            driver.volumes().iter().map(|id| id.trim_start_matches("vol-").to_owned()).collect();
+        (claims == volumes && claims == backend && claims.len() == alive.len()).then_some(())
+    });
+    println!("all agree on {} volumes after {:.1?}", alive.len(), settled.elapsed());
+
+    delete(&cluster, &alive);
+    cluster.eventually("everything is deleted", 3 * MINUTE, |cluster| {
+        let left =
+            [rows(cluster, "pvc", "{.metadata.name}")?, rows(cluster, "pv", "{.metadata.name}")?].concat();
+        (left.is_empty() && driver.volumes().is_empty()).then_some(())
+    });
+    no_intent_is_left(&cluster);
+    driver.assert_no_violation();
+    stop(sidecar);
+    no_intent_is_left(&cluster);
+}
+
+/// All leases but those of the roles are intents.
+pub(super) fn no_intent_is_left(cluster: &TestCluster) {
+    cluster.eventually("no intent is left", Duration::from_secs(30), |cluster| {
+        let leases = rows(cluster, "lease", "{.metadata.name}")?;
+        let role = |name: &str| {
+            name.starts_with("external-attacher-leader-")
+                || name.starts_with("external-resizer-")
+                || name == DRIVER.replace('.', "-")
+                || name == super::swap::DRIVER.replace('.', "-")
+        };
+        let intents: Vec<&String> = leases.iter().filter(|name| !role(name)).collect();
+        if !intents.is_empty() {
+            println!("intents: {intents:?}");
+        }
+        intents.is_empty().then_some(())
+    });
+}
+
+/// A line for each object in the namespace `default`; none while the server is away.
+pub(super) fn rows(cluster: &TestCluster, kind: &str, fields: &str) -> Option<Vec<String>> {
+    let path = format!("jsonpath={{range .items[*]}}{}{{'\\n'}}{{end}}", fields.replace("} {", "}{' '}{"));
+    let output = cluster.try_kubectl(&["get", kind, "--output", &path]).ok()?;
+    Some(output.lines().map(str::to_owned).collect())
+}
+
+/// The server may be away: again, until it takes them.
+fn apply(cluster: &TestCluster, yaml: &str) {
+    cluster.eventually("the server takes the claims", MINUTE, |cluster| cluster.try_apply(yaml).ok());
+}
+
+pub(super) fn delete(cluster: &TestCluster, claims: &[String]) {
+    if claims.is_empty() {
+        return;
+    }
+    let mut args = vec!["delete", "pvc", "--wait=false", "--ignore-not-found"];
+    args.extend(claims.iter().map(String::as_str));
+    cluster.eventually("the server deletes the claims", MINUTE, |cluster| cluster.try_kubectl(&args).ok());
+}
+
+fn stop(mut sidecar: Beside) {
+    assert!(sidecar.runs());
+    sidecar.stop();
+}
+
+/// Numbers that a seed repeats (xorshift).
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        if bound == 0 { 0 } else { usize::try_from(self.0 % bound as u64).unwrap_or(0) }
+    }
+}

@@ -1,0 +1,204 @@
+//! Volumes that were made by hand, used through kubelet: what needs no provisioner, only a registrar.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::Command;
+
+use wharf_linux::FsType;
+use wharf_testkit::{Beside, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built, leftovers};
+
+use super::MINUTE;
+use super::harness::mounts;
+use super::objects;
+
+const DRIVER: &str = "local.csi.wharf.dev";
+
+/// A volume on each node, made and deleted by hand, used by pods through kubelet: what needs no provisioner.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn static_volumes_of_the_local_driver() {
+    let pools = [TestPool::new(FsType::Xfs, 4 << 30), TestPool::new(FsType::Ext4, 4 << 30)];
+    let cluster = TestCluster::start();
+    cluster.apply(&csi_driver());
+    let mut nodes: Vec<Node> =
+        cluster.nodes().iter().zip(&pools).map(|(name, pool)| Node::start(&cluster, name, pool)).collect();
+    let mut volumes = Vec::new();
+    for (node, fs) in nodes.iter().zip(["xfs", "ext4"]) {
+        let registered = format!("jsonpath={{.spec.drivers[0].name}}={DRIVER}");
+        cluster.wait_for(&format!("csinode/{}", node.name), &registered, MINUTE);
+        let name = format!("by-hand-on-{}", node.name);
+        let created = node.csi(&["volume", "create", &name, "--size", "1GiB", "--fs-type", fs]).unwrap();
+        let id = field(&created, "volume_id");
+        cluster.apply(&volume_and_claim(node.name, &id, fs));
+        volumes.push(id);
+    }
+    for Node { name, .. } in &nodes {
+        let (claim, pod) = (format!("pvc/on-{name}"), format!("pod/on-{name}"));
+        cluster.wait_for(&claim, "jsonpath={.status.phase}=Bound", MINUTE);
+        cluster.apply(&objects::pod(&format!("on-{name}"), &format!("on-{name}"), ""));
+        cluster.wait_for(&pod, "condition=Ready", MINUTE);
+        // Nobody but the volume's own topology says where the pod has to be.
+        let place = cluster.kubectl(&["get", &pod, "--output", "jsonpath={.spec.nodeName}"]);
+        assert_eq!(place, *name);
+        cluster.kubectl(&["exec", &pod, "--", "sh", "-c", "echo kept > /data/file && sync"]);
+        let capacity = cluster.eventually("kubelet's statistics of the claim", MINUTE, |cluster| {
+            statistic(&cluster.kubelet_metrics(name), "capacity_bytes", &format!("on-{name}"))
+        });
+        assert!((0.8..=1.0).contains(&(capacity / f64::from(1 << 30))), "{capacity} bytes");
+
+        cluster.kubectl(&["delete", &pod]);
+        cluster.apply(&objects::pod(&format!("on-{name}"), &format!("on-{name}"), ""));
+        cluster.wait_for(&pod, "condition=Ready", MINUTE);
+        assert_eq!(cluster.kubectl(&["exec", &pod, "--", "cat", "/data/file"]), "kept\n");
+    }
+    for ((node, pool), volume) in nodes.iter_mut().zip(&pools).zip(&volumes) {
+        for kind in ["pod", "pvc", "pv"] {
+            cluster.kubectl(&["delete", kind, &format!("on-{}", node.name), "--timeout=60s"]);
+        }
+        // Kubelet unstages after the pod is gone; until then the volume is in use, and the driver says so.
+        let delete = ["volume", "delete", volume];
+        cluster.eventually("the volume is deleted", MINUTE, |_| node.csi(&delete).ok());
+        let staging = cluster.kubelet_root(node.name).join("plugins");
+        cluster.eventually("the pool is empty", MINUTE, |_| {
+            leftovers(pool.path(), &staging).is_empty().then_some(())
+        });
+        node.sidecar.stop();
+        node.driver.stop();
+    }
+    let own = BTreeSet::from([cluster.directory().display().to_string()]);
+    assert_eq!(mounts(cluster.directory()), own, "what the drivers mounted is gone");
+}
+
+/// A driver that has nothing but a Node service: volumes that are there already, and kubelet's statistics of them.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn a_driver_without_a_controller() {
+    const NODE_ONLY: &str = "node-only.test.wharf.dev";
+    let cluster = TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() });
+    let mut driver = ScriptedDriver::start(&cluster, NODE_ONLY, &[]);
+    driver.join(&cluster, "node-a", &["--capabilities="]);
+    driver.add_volume("there-already");
+    cluster.kubectl(&["patch", "csidriver", NODE_ONLY, "--patch", r#"{"spec": {"attachRequired": false}}"#]);
+    let objects = volume_and_claim("node-a", "there-already", "ext4").replace(DRIVER, NODE_ONLY);
+    // Its volumes are wherever its node is.
+    let (volume, rest) = objects.split_once("  nodeAffinity:").unwrap();
+    let (_, claim) = rest.split_once("---").unwrap();
+    cluster.apply(&format!("{volume}---{claim}---{}", objects::pod("on-node-a", "on-node-a", "")));
+    cluster.wait_for("pod/on-node-a", "condition=Ready", MINUTE);
+    let capacity = cluster.eventually("kubelet's statistics of the claim", MINUTE, |cluster| {
+        statistic(&cluster.kubelet_metrics("node-a"), "capacity_bytes", "on-node-a")
+    });
+    assert!(capacity > 0.0);
+    for object in ["pod", "pvc", "pv"] {
+        cluster.kubectl(&["delete", object, "on-node-a", "--timeout=60s"]);
+    }
+    let methods: BTreeSet<String> = driver.calls().into_iter().map(|call| call.method).collect();
+    assert!(methods.contains("NodeUnpublishVolume") && !methods.contains("CreateVolume"), "{methods:?}");
+    driver.assert_no_violation();
+}
+
+/// A driver and its sidecar on a node.
+struct Node {
+    name: &'static str,
+    endpoint: String,
+    sidecar: Beside,
+    driver: Beside,
+}
+
+impl Node {
+    fn start(cluster: &TestCluster, name: &'static str, pool: &TestPool) -> Self {
+        let root = cluster.kubelet_root(name);
+        let plugin = root.join("plugins").join(DRIVER);
+        fs::create_dir_all(&plugin).unwrap();
+        let socket = plugin.join("csi.sock").display().to_string();
+        let registry = root.join("plugins_registry").display().to_string();
+        let (pool, endpoint) = (pool.path().display().to_string(), format!("unix://{socket}"));
+        let log = |of: &str| cluster.directory().join(format!("log/{of}-{name}.log"));
+        let driver = Beside::start(
+            &built("wharf"),
+            &["driver", "local", "--node-id", name, "--pool", &pool, "--endpoint", &endpoint],
+            &log("driver"),
+        );
+        let sidecar = Beside::start(
+            &built("wharf"),
+            &[
+                "sidecar",
+                "--node",
+                "--csi-address",
+                &socket,
+                "--kubelet-registration-path",
+                &socket,
+                "--plugin-registration-path",
+                &registry,
+                "--http-endpoint",
+                "127.0.0.1:0",
+            ],
+            &log("sidecar"),
+        );
+        Self { name, endpoint, sidecar, driver }
+    }
+
+    /// `wharf csi` on this node's driver: what it prints, or what it complains about.
+    fn csi(&self, args: &[&str]) -> Result<String, String> {
+        let global = ["csi", "--endpoint", &self.endpoint, "--output", "json"];
+        let output = Command::new(built("wharf")).args(global).args(args).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+}
+
+/// A string of a JSON object that is printed with a field a line.
+fn field(json: &str, name: &str) -> String {
+    let start = format!("\"{name}\": \"");
+    let (_, rest) = json.split_once(&start).unwrap_or_else(|| panic!("no {name} in {json}"));
+    rest.split('"').next().unwrap().to_owned()
+}
+
+/// The value of one of kubelet's statistics for a claim.
+pub(super) fn statistic(metrics: &str, name: &str, claim: &str) -> Option<f64> {
+    let start = format!("kubelet_volume_stats_{name}{{");
+    let claim = format!("persistentvolumeclaim=\"{claim}\"");
+    let line = metrics.lines().find(|line| line.starts_with(&start) && line.contains(&claim))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+fn csi_driver() -> String {
+    format!(
+        r#"
+apiVersion: storage.k8s.io/v1
+kind: CSIDriver
+metadata: {{name: {DRIVER}}}
+spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File}}
+"#
+    )
+}
+
+fn volume_and_claim(node: &str, volume: &str, fs: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: on-{node}}}
+spec:
+  capacity: {{storage: 1Gi}}
+  accessModes: [ReadWriteOnce]
+  persistentVolumeReclaimPolicy: Retain
+  storageClassName: ""
+  claimRef: {{namespace: default, name: on-{node}}}
+  csi: {{driver: {DRIVER}, volumeHandle: {volume}, fsType: {fs}}}
+  nodeAffinity:
+    required:
+      nodeSelectorTerms:
+      - matchExpressions: [{{key: {DRIVER}/node, operator: In, values: [{node}]}}]
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: on-{node}}}
+spec:
+  accessModes: [ReadWriteOnce]
+  storageClassName: ""
+  volumeName: on-{node}
+  resources: {{requests: {{storage: 1Gi}}}}
+"#
+    )
+}
