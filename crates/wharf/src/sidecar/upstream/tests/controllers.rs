@@ -103,7 +103,7 @@ fn what_all_controllers_take() {
         for (line, said) in [
             ("--http-endpoint=:1 --metrics-address=:2", "only one of -metrics-address"),
             ("--leader-election --leader-election-labels=a", "\"a\" is not key:value"),
-            ("--leader-election --leader-election-lease-duration=5s", "longer than the renew deadline"),
+            ("--leader-election --leader-election-lease-duration=5s", "longer than the renew"),
             ("--timeout=0s", "timeout"),
             ("--kube-api-qps=many", "is not a decimal number"),
             ("--nonsense", "there is no flag"),
