@@ -1,0 +1,130 @@
+//! The API server of the simulation, with the parts of Kubernetes that act on volumes and claims.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use wharf_model::claim::ClaimPhase;
+use wharf_model::names::annotation;
+use wharf_model::volume::VolumePhase;
+use wharf_model::{AccessMode, PersistentVolume, PersistentVolumeClaim, Quantity, Time};
+
+use super::super::intent::Intent;
+
+pub(super) const DRIVER: &str = "sim.test";
+pub(super) const CLASS: &str = "standard";
+
+/// The objects, as the server has them. A cache is one too, some steps behind.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Api {
+    /// By name; a name is used again.
+    pub(super) claims: BTreeMap<String, Arc<PersistentVolumeClaim>>,
+    pub(super) volumes: BTreeMap<String, Arc<PersistentVolume>>,
+    /// The volume of each attachment.
+    pub(super) attachments: BTreeMap<String, String>,
+    pub(super) journal: BTreeMap<String, Arc<Intent>>,
+    last: u64,
+}
+
+impl Api {
+    fn next(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    /// A user asks for a volume. The first digit of the identity is all that goes into the volume's name, so that
+    /// names clash.
+    pub(super) fn ask(&mut self, name: &str) {
+        let number = self.next();
+        let mut claim = PersistentVolumeClaim::default();
+        claim.metadata.name = name.to_owned();
+        claim.metadata.namespace = Some("ns".to_owned());
+        claim.metadata.uid = format!("{}-{number}", number % 4);
+        claim.metadata.resource_version = number.to_string();
+        claim.metadata.creation_timestamp = Some(Time(i64::try_from(number).unwrap_or(0)));
+        claim.metadata.annotations.insert(annotation::STORAGE_PROVISIONER.to_owned(), DRIVER.to_owned());
+        claim.spec.storage_class_name = Some(CLASS.to_owned());
+        claim.spec.access_modes = vec![AccessMode::ReadWriteOnce];
+        claim.spec.resources.requests.storage = Some(Quantity::from_bytes(1 << 20));
+        self.claims.insert(name.to_owned(), Arc::new(claim));
+    }
+
+    /// Creates a volume object, unless there is one of this name.
+    pub(super) fn create(&mut self, object: &Value) {
+        let mut volume: PersistentVolume = serde_json::from_value(object.clone()).expect("a volume object");
+        let name = volume.metadata.name.clone();
+        if self.volumes.contains_key(&name) {
+            return;
+        }
+        let number = self.next();
+        volume.metadata.uid = format!("pv-{number}");
+        volume.metadata.resource_version = number.to_string();
+        volume.status.phase = VolumePhase::Pending;
+        self.volumes.insert(name, Arc::new(volume));
+    }
+
+    /// Changes a volume object, if it is still this very one. What was deleted and has no finalizer left is gone.
+    pub(super) fn change(&mut self, name: &str, uid: &str, how: impl FnOnce(&mut PersistentVolume)) {
+        let number = self.next();
+        let Some(volume) = self.volumes.get_mut(name).filter(|volume| volume.metadata.uid == uid) else {
+            return;
+        };
+        let volume = Arc::make_mut(volume);
+        how(volume);
+        volume.metadata.resource_version = number.to_string();
+        if volume.metadata.is_deleting() && volume.metadata.finalizers.is_empty() {
+            self.volumes.remove(name);
+        }
+    }
+
+    /// What Kubernetes would do next with a volume: bind it to its claim, or release it from one that is gone.
+    pub(super) fn controller(&self, name: &str) -> Option<Controller> {
+        let volume = self.volumes.get(name)?;
+        let reference = volume.spec.claim_ref.as_ref()?;
+        let claim = self.claims.get(&reference.name).filter(|claim| claim.metadata.uid == reference.uid);
+        match (claim, volume.status.phase) {
+            (Some(claim), VolumePhase::Pending | VolumePhase::Available)
+                if claim.spec.volume_name.is_empty() =>
+            {
+                Some(Controller::Bind { claim: reference.name.clone() })
+            }
+            (None, VolumePhase::Pending | VolumePhase::Available | VolumePhase::Bound) => {
+                Some(Controller::Release)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn control(&mut self, name: &str, what: &Controller) {
+        let Some(uid) = self.volumes.get(name).map(|volume| volume.metadata.uid.clone()) else { return };
+        match what {
+            Controller::Bind { claim } => {
+                if let Some(claim) = self.claims.get_mut(claim) {
+                    let claim = Arc::make_mut(claim);
+                    claim.spec.volume_name = name.to_owned();
+                    claim.status.phase = ClaimPhase::Bound;
+                }
+                self.change(name, &uid, |volume| volume.status.phase = VolumePhase::Bound);
+            }
+            Controller::Release => {
+                self.change(name, &uid, |volume| volume.status.phase = VolumePhase::Released);
+            }
+        }
+    }
+
+    /// Whether somebody's data is in the volume with this handle: a claim is bound to it.
+    pub(super) fn in_use(&self, handle: &str) -> Option<&str> {
+        self.volumes.values().find_map(|volume| {
+            volume.spec.csi.as_ref().filter(|csi| csi.volume_handle == handle)?;
+            let claim = self.claims.values().find(|claim| claim.spec.volume_name == volume.metadata.name)?;
+            volume.is_bound_to(&claim.metadata).then_some(claim.metadata.name.as_str())
+        })
+    }
+}
+
+/// What Kubernetes' own controllers do.
+#[derive(Debug, Clone)]
+pub(super) enum Controller {
+    Bind { claim: String },
+    Release,
+}
