@@ -290,6 +290,7 @@ impl VolumeArgs {
                     max_delay: node.node_deployment_max_delay,
                 }
             }),
+            orphan_sweep: default.orphan_sweep,
         })
     }
 
