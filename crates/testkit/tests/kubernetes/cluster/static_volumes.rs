@@ -75,10 +75,9 @@ fn static_volumes_of_the_local_driver() {
 fn a_driver_without_a_controller() {
     const NODE_ONLY: &str = "node-only.test.wharf.dev";
     let cluster = TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() });
-    let mut driver = ScriptedDriver::start(&cluster, NODE_ONLY, &[]);
+    let mut driver = ScriptedDriver::start(&cluster, NODE_ONLY, &["--capabilities="]);
     driver.join(&cluster, "node-a", &["--capabilities="]);
     driver.add_volume("there-already");
-    cluster.kubectl(&["patch", "csidriver", NODE_ONLY, "--patch", r#"{"spec": {"attachRequired": false}}"#]);
     let objects = volume_and_claim("node-a", "there-already", "ext4").replace(DRIVER, NODE_ONLY);
     // Its volumes are wherever its node is.
     let (volume, rest) = objects.split_once("  nodeAffinity:").unwrap();
