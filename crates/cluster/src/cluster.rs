@@ -28,6 +28,8 @@ const JSON: &str = "application/json";
 pub struct ConnectOptions {
     /// A kubeconfig file; without it the service account of the pod we run in, or else the usual kubeconfig.
     pub kubeconfig: Option<PathBuf>,
+    /// The server's address instead of the one that goes with the credentials.
+    pub server: Option<String>,
     /// Requests a second; `None` for no limit, which leaves it to the server's priority and fairness.
     pub qps: Option<f32>,
     /// Requests at once before `qps` holds; without it, twice as many as in a second.
@@ -48,6 +50,14 @@ pub enum ConnectError {
     /// Neither a kubeconfig nor a service account was found.
     #[error("no kubeconfig and not in a pod: {0}; name one with --kubeconfig")]
     NoConfig(Box<dyn std::error::Error + Send + Sync>),
+    /// The server's address is none.
+    #[error("{address:?} is not the address of an API server: {source}")]
+    Server {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        source: http::uri::InvalidUri,
+    },
     /// TLS or credentials cannot be used.
     #[error("cannot make a client of the configuration: {0}")]
     Client(Box<dyn std::error::Error + Send + Sync>),
@@ -105,6 +115,11 @@ impl Cluster {
                 }
             },
         };
+        if let Some(address) = &options.server {
+            config.cluster_url = address
+                .parse()
+                .map_err(|source| ConnectError::Server { address: address.clone(), source })?;
+        }
         // kube would repeat requests behind our back; a repeated create is not ours to risk.
         config.default_retry = false;
         let agent = concat!("wharf/", env!("CARGO_PKG_VERSION"));

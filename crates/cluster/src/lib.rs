@@ -23,7 +23,7 @@ mod watch;
 pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventType, Events, Regarding};
-pub use jitter::jitter;
+pub use jitter::{exponential, jitter};
 pub use lease::{Leadership, LeaseOptions};
 pub use metrics::Metrics;
 pub use queue::{Backoff, Priority, Queue, QueueKey, Work};

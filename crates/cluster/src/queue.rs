@@ -48,6 +48,13 @@ pub struct Backoff {
     pub jitter: fn() -> f64,
 }
 
+impl Backoff {
+    /// The pause after a failure that so many others came before.
+    pub fn after(&self, failures: u32) -> Duration {
+        exponential(self.start, self.max, failures, (self.jitter)())
+    }
+}
+
 impl Default for Backoff {
     /// Upstream's: 1 s to 5 min.
     fn default() -> Self {
@@ -222,11 +229,11 @@ impl<K: QueueKey> Work<K> {
     }
 
     fn fail(&mut self) {
-        let Backoff { start, max, jitter } = self.inner.backoff;
+        let backoff = self.inner.backoff;
         self.inner.metrics.queue_retry(self.inner.name);
         self.finish(|core, work| {
             // A reset while it ran counts: the failures are read now, not when it began.
-            let after = exponential(start, max, core.failures(&work.key), jitter());
+            let after = backoff.after(core.failures(&work.key));
             core.retry(&work.key, work.priority, Instant::now() + after);
         });
     }

@@ -64,6 +64,11 @@ pub trait Kind: DeserializeOwned + Send + Sync + 'static {
     /// The object's metadata.
     fn meta(&self) -> &Meta;
 
+    /// Whether it is worth keeping: a store forgets others of its kind as soon as it has read them.
+    fn is_kept(&self) -> bool {
+        true
+    }
+
     /// The object's name and namespace.
     fn key(&self) -> Key {
         self.meta().key()

@@ -102,15 +102,6 @@ pub fn plan(
     }
 }
 
-/// Whether the same request was found infeasible: then it is repeated at the slow pace only.
-pub fn is_infeasible(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.modify_volume_status.as_ref().is_some_and(|status| {
-        status.status == ModifyStatus::Infeasible
-            && claim.spec.volume_attributes_class_name.as_ref()
-                == Some(&status.target_volume_attributes_class_name)
-    })
-}
-
 /// Says that the class does not exist. Conditions stay as they are.
 pub fn pending(claim: &PersistentVolumeClaim) -> Patch {
     let status = json!({"modifyVolumeStatus": {"status": ModifyStatus::Pending.as_str()}});
@@ -141,12 +132,26 @@ pub enum Failure {
     Infeasible,
 }
 
-/// Says how the call failed: the gRPC code by name as reason, its message as it came.
-pub fn failed(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str, now: Time) -> Patch {
+/// Whether the claim says already what [`failed`] would make it say.
+pub fn says(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str) -> bool {
+    let (status, message) = told(claim, failure);
+    let said = |kind: &str, reason: &str, message: &str| {
+        claim
+            .status
+            .condition(kind)
+            .is_some_and(|said| said.status == "True" && said.reason == reason && said.message == message)
+    };
+    claim.status.modify_volume_status.as_ref().is_some_and(|written| written.status == status)
+        && said(condition::MODIFYING_VOLUME, "", &message)
+        && said(condition::MODIFY_VOLUME_ERROR, code, error)
+}
+
+/// The state after a failure, and the sentence about it.
+fn told(claim: &PersistentVolumeClaim, failure: Failure) -> (ModifyStatus, String) {
     let target =
         claim.status.modify_volume_status.as_ref().map(|status| &status.target_volume_attributes_class_name);
     let target = target.map_or("", String::as_str);
-    let (status, message) = match failure {
+    match failure {
         Failure::StillRunning => {
             (ModifyStatus::InProgress, format!("Modifying volume to {target:?} is still in progress."))
         }
@@ -156,7 +161,12 @@ pub fn failed(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error
         Failure::Infeasible => {
             (ModifyStatus::Infeasible, format!("Modifying volume to {target:?} failed. Waiting for retry."))
         }
-    };
+    }
+}
+
+/// Says how the call failed: the gRPC code by name as reason, its message as it came.
+pub fn failed(claim: &PersistentVolumeClaim, failure: Failure, code: &str, error: &str, now: Time) -> Patch {
+    let (status, message) = told(claim, failure);
     let set =
         [(condition::MODIFYING_VOLUME, "", message.as_str()), (condition::MODIFY_VOLUME_ERROR, code, error)];
     let status = json!({

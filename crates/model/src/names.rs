@@ -62,12 +62,25 @@ pub mod label {
     /// On a capacity: who keeps it.
     pub const MANAGED_BY: &str = "csi.storage.k8s.io/managed-by";
 
-    /// The value of [`MANAGED_BY`]: of the one provisioner, or of a node's own.
+    /// The value of [`MANAGED_BY`]: of the one provisioner, or of a node's own. Where a node's name is too long for
+    /// the value of a label, it is shortened as upstream does.
     pub fn managed_by(node: Option<&str>) -> String {
-        match node {
-            Some(node) => format!("external-provisioner-{node}"),
-            None => "external-provisioner".to_owned(),
+        const BASE: &str = "external-provisioner";
+        const LONGEST: usize = 63;
+        let Some(node) = node else { return BASE.to_owned() };
+        let whole = format!("{BASE}-{node}");
+        if whole.len() <= LONGEST {
+            return whole;
         }
+        match LONGEST.saturating_sub("-00000000-".len() + node.len()) {
+            0 => format!("{BASE}-{:08x}", fnv1a(&whole)),
+            left => format!("{}-{:08x}-{node}", &BASE[..left.min(BASE.len())], fnv1a(BASE)),
+        }
+    }
+
+    /// FNV-1a of 32 bits.
+    fn fnv1a(text: &str) -> u32 {
+        text.bytes().fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
     }
 }
 
@@ -263,6 +276,16 @@ mod tests {
     fn who_keeps_a_capacity() {
         assert_eq!(label::managed_by(None), "external-provisioner");
         assert_eq!(label::managed_by(Some("node-a")), "external-provisioner-node-a");
+        for (length, prefix) in [
+            (42, "external-provisioner-n"),
+            (43, "external-p-53f40b57-n"),
+            (52, "e-53f40b57-n"),
+            (53, "external-provisioner-698d23b8"),
+            (253, "external-provisioner-1a4f7268"),
+        ] {
+            let value = label::managed_by(Some(&"n".repeat(length)));
+            assert!(value.starts_with(prefix) && value.len() <= 63, "{length}: {value}");
+        }
     }
 
     /// sidecars.md 1.1 "PV / volume name".

@@ -25,6 +25,11 @@ impl Kind for Pod {
     fn meta(&self) -> &Meta {
         &self.metadata
     }
+
+    /// Most pods of a cluster use no claim.
+    fn is_kept(&self) -> bool {
+        !self.claims.is_empty()
+    }
 }
 
 impl Pod {

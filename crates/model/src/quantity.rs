@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 const NANO: i128 = 1_000_000_000;
 
 /// A size.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct Quantity {
     /// Billionths.
     nano: i128,
@@ -190,6 +190,13 @@ fn scaled(whole: &str, fraction: &str, power: i32, factor: i128) -> i128 {
     // At most (10^18 + 1) × 2^60, which is less than 2^121.
     let part = ((rest + more) * factor + one - 1) / one;
     value.saturating_mul(factor).saturating_add(part)
+}
+
+impl fmt::Debug for Quantity {
+    /// As people write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for Quantity {

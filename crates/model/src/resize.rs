@@ -141,12 +141,18 @@ fn of_large_enough(
     }
 }
 
+fn is_nodes(status: Option<ResizeStatus>) -> bool {
+    use ResizeStatus::{NodeResizeInProgress, NodeResizeInfeasible, NodeResizePending};
+    matches!(status, Some(NodeResizePending | NodeResizeInProgress | NodeResizeInfeasible))
+}
+
 fn is_file_system_pending(claim: &PersistentVolumeClaim) -> bool {
     let pending = claim.status.condition(condition::FILE_SYSTEM_RESIZE_PENDING);
     pending.is_some_and(|pending| pending.status == "True")
 }
 
-/// Says in the claim's status that the controller expands it, and to which size. Before the call.
+/// Says in the claim's status that the controller expands it, and to which size. Before the call. A size that was
+/// infeasible is in progress again: who finds it after a crash must not take the earlier answer for this call's.
 pub fn begin(claim: &PersistentVolumeClaim, size: Quantity, fresh: bool, now: Time) -> Patch {
     let resizing = holds(condition::RESIZING, "", "", now);
     let removed = if fresh { patch::present(claim, &CONDITIONS[1..]) } else { Vec::new() };
@@ -154,7 +160,8 @@ pub fn begin(claim: &PersistentVolumeClaim, size: Quantity, fresh: bool, now: Ti
         "conditions": patch::conditions(&[resizing], &removed),
         "allocatedResources": {"storage": size.to_string()},
     });
-    if fresh {
+    // What the node says of its part stays, until the controller's part is done again.
+    if fresh || !is_nodes(claim.status.allocated_resource_statuses.storage) {
         status["allocatedResourceStatuses"] =
             json!({"storage": ResizeStatus::ControllerResizeInProgress.as_str()});
     }
@@ -198,10 +205,22 @@ pub fn finished(claim: &PersistentVolumeClaim, size: Quantity) -> Patch {
     patch::status(&claim.metadata, Guard::Version, &done, status)
 }
 
+/// Whether the claim says already what [`failed`] would make it say.
+pub fn says(claim: &PersistentVolumeClaim, error: &str, infeasible: bool) -> bool {
+    let marked =
+        claim.status.allocated_resource_statuses.storage == Some(ResizeStatus::ControllerResizeInfeasible);
+    let said = claim.status.condition(condition::CONTROLLER_RESIZE_ERROR);
+    (marked || !infeasible)
+        && said.is_some_and(|said| said.status == "True" && said.message == refusal(error))
+}
+
+fn refusal(error: &str) -> String {
+    format!("failed to expand pvc with {error}")
+}
+
 /// The driver refused, finally. That is true of any version of the claim, so it is written over any.
 pub fn failed(claim: &PersistentVolumeClaim, error: &str, infeasible: bool, now: Time) -> Patch {
-    let message = format!("failed to expand pvc with {error}");
-    let failed = holds(condition::CONTROLLER_RESIZE_ERROR, "", &message, now);
+    let failed = holds(condition::CONTROLLER_RESIZE_ERROR, "", &refusal(error), now);
     let mut status = json!({"conditions": patch::conditions(&[failed], &[])});
     if infeasible {
         status["allocatedResourceStatuses"] =

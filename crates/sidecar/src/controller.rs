@@ -100,6 +100,8 @@ pub struct Config {
     pub namespace: Option<String>,
     /// Compete for leases; `None`: nobody else works for this driver.
     pub election: Option<Election>,
+    /// Heed where volumes can be used, if the driver says so.
+    pub topology: bool,
     /// The node whose volumes alone are ours; `None`: all of the driver's.
     pub node: Option<String>,
     /// The provisioner's.
@@ -200,7 +202,7 @@ impl Controller {
         while !stop.is_cancelled() {
             let identity = SocketIdentity::of(self.socket.path()).ok();
             let driver = tokio::select! {
-                driver = Driver::discover(&client, &self.metrics, self.config.node.is_some()) => driver,
+                driver = self.discover(&client) => driver,
                 () = stop.cancelled() => return,
             };
             let changed = self.becomes_another(&client, identity, &driver.info);
@@ -218,6 +220,15 @@ impl Controller {
         }
     }
 
+    /// Waits for the driver, and asks it what it can do.
+    async fn discover(&self, client: &Client) -> Driver {
+        let mut driver = Driver::discover(client, &self.metrics, self.config.node.is_some()).await;
+        if !self.config.topology {
+            Arc::make_mut(&mut driver.info).can.topology = false;
+        }
+        driver
+    }
+
     /// Waits until another driver, or one that can do other things, is behind the socket.
     async fn becomes_another(&self, client: &Client, mut seen: Option<SocketIdentity>, info: &DriverInfo) {
         loop {
@@ -226,7 +237,7 @@ impl Controller {
             if identity == seen || identity.is_none() {
                 continue;
             }
-            let now = Driver::discover(client, &self.metrics, self.config.node.is_some()).await;
+            let now = self.discover(client).await;
             if *now.info != *info {
                 return;
             }

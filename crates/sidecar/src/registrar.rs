@@ -11,6 +11,7 @@
 
 mod act;
 mod decide;
+pub mod legacy;
 mod service;
 mod view;
 mod watch;

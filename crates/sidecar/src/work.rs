@@ -72,6 +72,12 @@ impl Gate {
         }
     }
 
+    /// The same gate with an end of its own: for what lasts from getting the lease to losing it.
+    pub(crate) fn term(&self) -> (Self, CancellationToken) {
+        let stop = self.stop.child_token();
+        (Self { leadership: self.leadership.clone(), stop: stop.clone() }, stop)
+    }
+
     /// Waits for the stop.
     pub(crate) async fn stopped(&self) {
         self.stop.cancelled().await;

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use clap::Parser;
 
 use crate::cli::{Cli, LogArgs};
-use crate::sidecar::{Asked, Program};
+use crate::sidecar::{Asked, Environment, Program};
 
 fn main() -> ExitCode {
     match std::env::args_os().next().and_then(|argv0| Program::called(&argv0)) {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
 fn stand_in(program: Program) -> ExitCode {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
-    match program.asked(&words, std::env::var("RUST_LOG").ok()) {
+    match program.asked(&words, &Environment::read()) {
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(2)
@@ -45,11 +45,11 @@ fn stand_in(program: Program) -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Asked::Nothing) => ExitCode::SUCCESS,
-        Ok(Asked::Run { node, log, warnings }) => run(&log, "info", || async {
+        Ok(Asked::Run { work, log, warnings }) => run(&log, "info", || async {
             for warning in warnings {
                 tracing::warn!("{warning}");
             }
-            sidecar::serve(node).await
+            sidecar::work(work).await
         }),
     }
 }

@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use wharf_csi::Endpoint;
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
-use wharf_sidecar::registrar;
+use wharf_sidecar::registrar::{self, legacy};
 
-use crate::signal::stop_signal;
+use crate::signal::{stop_signal, which_signal};
 use crate::size::parse_duration;
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
-pub(crate) use upstream::{Asked, Program};
+pub(crate) use upstream::{Asked, Program, Work};
 
 const EXPLANATION: &str = "\
 For the cluster it makes, attaches, expands and deletes the driver's volumes, in place of external-provisioner,
@@ -109,12 +109,14 @@ impl SidecarArgs {
 
 /// `wharf sidecar`.
 pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
-    serve(args.checked(&Environment::read())?).await
+    work(Work::Sidecar(Box::new(args.checked(&Environment::read())?))).await
 }
 
-/// Runs the roles until a signal says to stop.
-pub(crate) async fn serve(sidecar: Sidecar) -> anyhow::Result<()> {
-    let stop = stop_signal()?;
-    process::run(sidecar, stop).await?;
+/// Works until a signal says to stop.
+pub(crate) async fn work(work: Work) -> anyhow::Result<()> {
+    match work {
+        Work::Sidecar(sidecar) => process::run(*sidecar, stop_signal()?).await?,
+        Work::Legacy(config) => legacy::run(config, which_signal()?).await?,
+    }
     Ok(())
 }

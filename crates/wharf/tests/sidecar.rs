@@ -1,5 +1,5 @@
-//! `wharf sidecar --node` and the upstream programs it stands in for, as processes: between a real driver and
-//! a kubelet that is played here.
+//! `wharf sidecar` and the upstream programs it stands in for, as processes: between a real driver and a kubelet that
+//! is played here. There is no API server: what needs one waits for it.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -117,6 +117,15 @@ impl Node {
 
     fn path(&self, name: &str) -> String {
         self.dir.path().join(name).display().to_string()
+    }
+
+    /// Credentials for an API server that is away.
+    fn kubeconfig(&self) -> String {
+        let path = self.path("kubeconfig");
+        let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}], \
+                    clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], users: [{name: u, user: {}}]}";
+        std::fs::write(&path, text).expect("write it");
+        path
     }
 
     fn driver(&self, node_id: &str) -> Process {
@@ -330,6 +339,84 @@ fn who_comes_later_takes_over_and_who_goes_leaves_it_alone() {
     assert_eq!(old.stop(), Some(0));
     assert_eq!(node.identity().as_ref(), Some(&second), "the old one took the new one's socket away");
     assert_eq!(new.get("/healthz/registration").0, 200);
+}
+
+/// Driver, registrar, liveness and the roles of the controller in one process: all there, and all gone in order.
+#[test]
+fn a_driver_with_its_sidecar_in_one_process() {
+    let node = Node::new();
+    let (endpoint, pool, registration) =
+        (node.path("csi.sock"), node.path("pool"), node.path("registration"));
+    let kubeconfig = node.kubeconfig();
+    let flags = [
+        "driver",
+        "local",
+        "--with-sidecar",
+        "--node-id=n1",
+        "--endpoint",
+        &endpoint,
+        "--pool",
+        &pool,
+        "--plugin-registration-path",
+        &registration,
+        "--kubeconfig",
+        &kubeconfig,
+        "--http-endpoint=127.0.0.1:0",
+    ];
+    let mut both = Process::start(Path::new(WHARF), &flags, node.dir.path().join("both.log"));
+    node.next_socket(None);
+    assert_eq!(node.info().endpoint, endpoint, "kubelet is told the driver's own socket");
+    assert_eq!(both.wait_for_status("/healthz", 200), "ok");
+    both.wait_for_status("/readyz", 200);
+    assert_eq!(both.get("/debug/attempts").0, 200);
+    wait_for("its roles start", || both.log().contains(r#"roles="provisioner,resizer""#).then_some(()));
+    assert_eq!(both.stop(), Some(0), "{}", both.log());
+    assert!(!node.socket().exists() && !Path::new(&endpoint).exists(), "sockets stay behind");
+
+    // A socket that cannot be made ends both: the driver alone would never be used.
+    std::fs::write(node.socket(), "precious").expect("a file");
+    let mut both = Process::start(Path::new(WHARF), &flags, node.dir.path().join("failed.log"));
+    assert_eq!(both.child.wait().expect("wait for it").code(), Some(1));
+    assert!(both.log().contains("is not a socket") && !Path::new(&endpoint).exists(), "{}", both.log());
+}
+
+/// sidecars.md 1.0 "Connect", "Readiness": nothing of that is the end here; "HTTP"
+#[test]
+fn controllers_wait_for_the_driver_and_the_api_server() {
+    let node = Node::new();
+    let (socket, kubeconfig) = (node.path("csi.sock"), format!("--kubeconfig={}", node.kubeconfig()));
+    let address = format!("--csi-address={socket}");
+    let flags = ["sidecar", &address, &kubeconfig, "--http-endpoint=127.0.0.1:0"];
+    let mut sidecar = Process::start(Path::new(WHARF), &flags, node.dir.path().join("all.log"));
+    assert_eq!(sidecar.get("/readyz").0, 500, "the driver has not said yet what it can do");
+    let _driver = node.driver("n1");
+    sidecar.wait_for_status("/readyz", 200);
+    let chosen = r#"roles="provisioner,resizer""#;
+    wait_for("its roles start", || sidecar.log().contains(chosen).then_some(()));
+
+    for (name, role) in
+        [("csi-provisioner", "provisioner"), ("csi-attacher", "attacher"), ("csi-resizer", "resizer")]
+    {
+        let program = node.dir.path().join(name);
+        symlink(WHARF, &program).expect("a link");
+        let flags = [
+            &*address,
+            &kubeconfig,
+            "-v=5",
+            "--leader-election",
+            "--http-endpoint=127.0.0.1:0",
+            "--connection-timeout=1s",
+        ];
+        let mut stand_in = Process::start(&program, &flags, node.dir.path().join(format!("{name}.log")));
+        stand_in.wait_for_status("/readyz", 200);
+        assert_eq!(stand_in.get("/healthz/leader-election"), (200, "ok".to_owned()));
+        assert_eq!(stand_in.get("/healthz/registration").0, 404);
+        let log = stand_in.log();
+        assert!(log.contains(&format!("roles=\"{role}\"")), "{log}");
+        assert!(log.contains("flag -connection-timeout is ignored"), "{log}");
+        assert_eq!(stand_in.stop(), Some(0), "{}", stand_in.log());
+    }
+    assert_eq!(sidecar.stop(), Some(0), "{}", sidecar.log());
 }
 
 /// sidecars.md 1.7 "Health", 1.8 "/healthz": 500 on error

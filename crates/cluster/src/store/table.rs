@@ -90,6 +90,10 @@ impl<K: Kind> Table<K> {
     /// One object of the running list.
     pub(crate) fn list_item(&mut self, object: K) -> Option<Change<K>> {
         let key = object.key();
+        if !object.is_kept() {
+            // If it was kept before, it is gone when the list ends.
+            return None;
+        }
         self.listed.insert(key.clone());
         if let Some(burial) = self.buried.get(&key)
             && burial.uid == object.meta().uid
@@ -196,6 +200,9 @@ impl<K: Kind> Table<K> {
         let old = self.objects.get(&key);
         if old.is_some_and(|old| !newer_than(&object.meta().resource_version, &old.meta().resource_version)) {
             return None;
+        }
+        if !object.is_kept() {
+            return self.remove(&key);
         }
         let new = Arc::new(object);
         let old = self.objects.insert(key.clone(), Arc::clone(&new));

@@ -127,19 +127,36 @@ fn giving_up() {
     );
 }
 
-/// sidecars.md 1.3 "Modify": an infeasible request is repeated slowly, another one at once.
+/// sidecars.md 1.3 "Modify": the same failure is written once.
 #[test]
-fn infeasible_requests() {
-    let with = |asked, status| {
+fn what_is_said_already() {
+    let with = |status: &str, message: &str| {
         claim(
-            json!(asked),
-            json!({"modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": status}}),
+            json!("gold"),
+            json!({
+                "modifyVolumeStatus": {"targetVolumeAttributesClassName": "gold", "status": status},
+                "conditions": [
+                    {"type": "ModifyingVolume", "status": "True", "message": message},
+                    {"type": "ModifyVolumeError", "status": "True", "reason": "Internal", "message": "no"},
+                ],
+            }),
         )
     };
-    assert!(is_infeasible(&with("gold", "Infeasible")));
-    assert!(!is_infeasible(&with("tin", "Infeasible")));
-    assert!(!is_infeasible(&with("gold", "InProgress")));
-    assert!(!is_infeasible(&claim(json!("gold"), json!({}))));
+    let failed = "Modifying volume to \"gold\" failed. Waiting for retry.";
+    let running = "Modifying volume to \"gold\" is still in progress.";
+    for (status, message, failure, code, error, said) in [
+        ("InProgress", failed, Failure::Final, "Internal", "no", true),
+        ("InProgress", failed, Failure::Final, "Unknown", "no", false),
+        ("InProgress", failed, Failure::Final, "Internal", "never", false),
+        ("InProgress", failed, Failure::Infeasible, "Internal", "no", false),
+        ("InProgress", failed, Failure::StillRunning, "Internal", "no", false),
+        ("InProgress", running, Failure::StillRunning, "Internal", "no", true),
+        ("Infeasible", failed, Failure::Infeasible, "Internal", "no", true),
+        ("Infeasible", failed, Failure::Final, "Internal", "no", false),
+    ] {
+        assert_eq!(says(&with(status, message), failure, code, error), said, "{status} {failure:?} {code}");
+    }
+    assert!(!says(&claim(json!("gold"), json!({})), Failure::Final, "Internal", "no"));
 }
 
 fn condition(kind: &str, reason: Value, message: &str, since: &str) -> Value {

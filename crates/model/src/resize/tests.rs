@@ -152,13 +152,23 @@ fn beginning() {
             "allocatedResourceStatuses": {"storage": "ControllerResizeInProgress"},
         }})
     );
-    assert_eq!(
-        strategic(begin(&claim, size, false, Time(1000))),
-        json!({"metadata": metadata, "status": {
+    for (status, written) in [
+        ("ControllerResizeInfeasible", true),
+        ("ControllerResizeInProgress", true),
+        ("NodeResizeInfeasible", false),
+        ("NodeResizePending", false),
+    ] {
+        claim.status.allocated_resource_statuses.storage = Some(ResizeStatus::of(status));
+        let mut expected = json!({"metadata": metadata, "status": {
             "conditions": [condition("Resizing", json!(null))],
             "allocatedResources": {"storage": "10Gi"},
-        }})
-    );
+        }});
+        if written {
+            expected["status"]["allocatedResourceStatuses"] =
+                json!({"storage": "ControllerResizeInProgress"});
+        }
+        assert_eq!(strategic(begin(&claim, size, false, Time(1000))), expected, "{status}");
+    }
 }
 
 /// sidecars.md 1.3 "Writes", the third: the volume.
@@ -225,6 +235,23 @@ fn failures() {
             "allocatedResourceStatuses": {"storage": "ControllerResizeInfeasible"},
         }})
     );
+}
+
+/// sidecars.md 1.3 "Errors": the same refusal is written once.
+#[test]
+fn what_is_said_already() {
+    let message = "failed to expand pvc with no room";
+    let with = |status: &str, message: &str| {
+        claim(json!({
+            "allocatedResourceStatuses": {"storage": status},
+            "conditions": [{"type": "ControllerResizeError", "status": "True", "message": message}],
+        }))
+    };
+    assert!(says(&with("ControllerResizeInProgress", message), "no room", false));
+    assert!(!says(&with("ControllerResizeInProgress", message), "no room", true));
+    assert!(says(&with("ControllerResizeInfeasible", message), "no room", true));
+    assert!(!says(&with("ControllerResizeInfeasible", "else"), "no room", true));
+    assert!(!says(&claim(json!({})), "no room", false));
 }
 
 /// sidecars.md 1.3 "Writes": the annotation goes when the claim catches up.

@@ -20,7 +20,7 @@ mod gather;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use gather::{GatherError, Gathered, gather};
+pub(crate) use gather::{GatherError, Gathered, content_of, gather};
 
 /// What is known of a claim and its source.
 #[derive(Debug, Clone, Copy)]

@@ -1,5 +1,7 @@
 //! Flags as Go's programs take them: one dash or two, `--flag=value` or `--flag value`, booleans without a
 //! value. Each flag of a program stands in a table, which says what becomes of it here.
+//!
+//! An empty value means the same as none everywhere. Of several the last one wins, but lists grow.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,10 +22,27 @@ pub(super) struct Flag {
 pub(super) enum Takes {
     /// Nothing, or `=true` and `=false`.
     Bool,
+    /// The same, or one of these words, each of which is a yes.
+    BoolOr(&'static [&'static str]),
     Text,
+    /// Items with commas between them.
+    List,
     Number,
+    /// A number that is not negative.
+    Count,
+    /// A number that need not be whole.
+    Decimal,
     /// As Go writes them: `1m30s`.
     Duration,
+}
+
+/// What ends the flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// The first word that is no flag, as with Go's own package.
+    AtFirstWord,
+    /// Nothing: other words may stand between flags.
+    Never,
 }
 
 /// What becomes of a flag here; in words, for the documentation.
@@ -49,14 +68,18 @@ pub(super) struct Given {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FlagError(pub(super) String);
 
-/// Reads a command line. As in Go, the last of several wins, and the first word that is no flag ends it.
-pub(super) fn parse(flags: &[&'static Flag], words: &[String]) -> Result<Given, FlagError> {
+/// Reads a command line.
+pub(super) fn parse(flags: &[&'static Flag], ends: Ends, words: &[String]) -> Result<Given, FlagError> {
     let mut given = Given::default();
     let mut words = words.iter();
     while let Some(word) = words.next() {
         let bare = match word.strip_prefix("--").or_else(|| word.strip_prefix('-')) {
-            // `--` ends the flags, too.
+            // `--` always ends the flags.
             Some("") if word == "--" => None,
+            Some("") | None if ends == Ends::Never => {
+                given.warnings.push(format!("not a flag, ignored: {word:?}"));
+                continue;
+            }
             Some("") | None => Some(word),
             Some(bare) => {
                 read(flags, word, bare, &mut words, &mut given)?;
@@ -92,13 +115,16 @@ fn read<'a>(
     };
     let value = match (value, flag.takes) {
         (Some(value), _) => value,
-        (None, Takes::Bool) => "true".to_owned(),
+        (None, Takes::Bool | Takes::BoolOr(_)) => "true".to_owned(),
         (None, _) => words.next().cloned().ok_or_else(|| FlagError(format!("flag -{name} needs a value")))?,
     };
     let fits = match flag.takes {
         Takes::Bool => parse_bool(&value).is_some(),
-        Takes::Text => true,
+        Takes::BoolOr(words) => parse_bool(&value).is_some() || words.contains(&&*value),
+        Takes::Text | Takes::List => true,
         Takes::Number => value.parse::<i64>().is_ok(),
+        Takes::Count => value.parse::<u32>().is_ok(),
+        Takes::Decimal => value.parse::<f32>().is_ok_and(f32::is_finite),
         Takes::Duration => parse_duration(&value).is_some(),
     };
     if !fits {
@@ -108,15 +134,21 @@ fn read<'a>(
     if let Becomes::Ignored(reason) = flag.becomes {
         given.warnings.push(format!("flag -{name} is ignored: {reason}"));
     }
-    given.values.insert(flag.name, value);
+    match given.values.get_mut(flag.name).filter(|items| flag.takes == Takes::List && !items.is_empty()) {
+        Some(items) => items.extend([",", &value]),
+        None => _ = given.values.insert(flag.name, value),
+    }
     Ok(())
 }
 
 impl Takes {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Bool => "boolean",
+            Self::Bool | Self::BoolOr(_) => "boolean",
             Self::Text => "text",
+            Self::List => "list",
+            Self::Count => "number of at least 0",
+            Self::Decimal => "decimal number",
             Self::Number => "number",
             Self::Duration => "duration",
         }
@@ -124,13 +156,35 @@ impl Takes {
 }
 
 impl Given {
-    /// A flag's value, if it was given and is not empty: an empty one means the same as none everywhere.
+    /// A flag's value, if it was given and is not empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     pub(super) fn is_set(&self, name: &str) -> bool {
-        self.text(name).and_then(parse_bool).unwrap_or(false)
+        self.is_set_or(name, false)
+    }
+
+    /// A boolean; a word instead of one is a yes.
+    pub(super) fn is_set_or(&self, name: &str, default: bool) -> bool {
+        self.text(name).map_or(default, |value| parse_bool(value).unwrap_or(true))
+    }
+
+    /// The items of a list.
+    pub(super) fn items(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.text(name)
+            .into_iter()
+            .flat_map(|items| items.split(','))
+            .map(str::trim)
+            .filter(|item| !item.is_empty())
+    }
+
+    pub(super) fn decimal(&self, name: &str) -> Option<f32> {
+        self.text(name)?.parse().ok()
+    }
+
+    pub(super) fn duration(&self, name: &str, default: Duration) -> Duration {
+        self.text(name).and_then(parse_duration).unwrap_or(default)
     }
 
     pub(super) fn number(&self, name: &str) -> Option<i64> {
@@ -149,7 +203,7 @@ impl Given {
     }
 }
 
-fn parse_bool(text: &str) -> Option<bool> {
+pub(super) fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -206,9 +260,26 @@ mod tests {
     const TIMEOUT: Flag =
         Flag { name: "timeout", takes: Takes::Duration, default: "1s", becomes: Becomes::Same("") };
 
+    const QPS: Flag =
+        Flag { name: "kube-api-qps", takes: Takes::Decimal, default: "5", becomes: Becomes::Same("") };
+    const THREADS: Flag =
+        Flag { name: "worker-threads", takes: Takes::Count, default: "10", becomes: Becomes::Same("") };
+    const GATES: Flag =
+        Flag { name: "feature-gates", takes: Takes::List, default: "", becomes: Becomes::Same("") };
+    const CAPACITY: Flag = Flag {
+        name: "enable-capacity",
+        takes: Takes::BoolOr(&["central"]),
+        default: "",
+        becomes: Becomes::Same(""),
+    };
+
     fn given(line: &str) -> Result<Given, FlagError> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        parse(&[&ADDRESS, &V, &PROFILE, &TIMEOUT], &words)
+        parse(
+            &[&ADDRESS, &V, &PROFILE, &TIMEOUT, &QPS, &THREADS, &GATES, &CAPACITY],
+            Ends::AtFirstWord,
+            &words,
+        )
     }
 
     #[test]
@@ -224,6 +295,34 @@ mod tests {
         assert!(!given("--enable-pprof=false").unwrap().is_set("enable-pprof"));
         assert_eq!(given("--csi-address=").unwrap().text("csi-address"), None);
         assert!(given("-h").unwrap().help && given("--help").unwrap().help);
+    }
+
+    #[test]
+    fn lists_grow_and_words_can_be_a_yes() {
+        let items = |line| given(line).unwrap().items("feature-gates").collect::<Vec<_>>().join(" ");
+        assert_eq!(items("--feature-gates=A=true,B=false"), "A=true B=false");
+        assert_eq!(items("--feature-gates=A=true --feature-gates B=false,"), "A=true B=false");
+        assert_eq!(items("--feature-gates= --feature-gates=B=true"), "B=true");
+        assert_eq!(items(""), "");
+        for (line, set) in [
+            ("", true),
+            ("--enable-capacity=false", false),
+            ("--enable-capacity", true),
+            ("--enable-capacity=central", true),
+        ] {
+            assert_eq!(given(line).unwrap().is_set_or("enable-capacity", true), set, "{line}");
+        }
+        assert_eq!(given("--kube-api-qps=0.5").unwrap().decimal("kube-api-qps"), Some(0.5));
+        assert_eq!(given("--worker-threads=5").unwrap().number("worker-threads"), Some(5));
+    }
+
+    #[test]
+    fn words_between_flags_where_they_may_stand() {
+        let words = ["--enable-pprof", "true", "-v=5", "--", "x"].map(str::to_owned);
+        let between = parse(&[&V, &PROFILE], Ends::Never, &words).unwrap();
+        assert_eq!(between.number("v"), Some(5));
+        assert!(between.warnings[1].contains("not a flag, ignored: \"true\""), "{:?}", between.warnings);
+        assert!(between.warnings[2].contains("[\"x\"]"), "{:?}", between.warnings);
     }
 
     #[test]
@@ -244,6 +343,9 @@ mod tests {
             ("--v=high", "\"high\" is not a number"),
             ("--enable-pprof=yes", "\"yes\" is not a boolean"),
             ("--timeout=5", "\"5\" is not a duration"),
+            ("--worker-threads=-1", "\"-1\" is not a number of at least 0"),
+            ("--kube-api-qps=inf", "\"inf\" is not a decimal number"),
+            ("--enable-capacity=local", "\"local\" is not a boolean"),
         ] {
             let FlagError(error) = given(line).unwrap_err();
             assert!(error.contains(said), "{line}: {error}");

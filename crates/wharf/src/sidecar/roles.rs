@@ -207,6 +207,7 @@ impl RolesArgs {
         Ok(Config {
             connect: ConnectOptions {
                 kubeconfig: controller::kubeconfig(kubeconfig),
+                server: None,
                 qps: kube_api_qps,
                 burst: kube_api_burst,
             },
@@ -218,6 +219,7 @@ impl RolesArgs {
             provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
+            topology: true,
             node: own_node,
         })
     }

@@ -176,3 +176,27 @@ proptest! {
         prop_assert_eq!(version(&table, "a"), expected);
     }
 }
+
+/// sidecars.md 3, item 2: pods without claims cost nothing.
+#[test]
+fn what_is_not_worth_keeping_is_forgotten() {
+    let pod = |name: &str, version: u64, claims: &[&str]| wharf_model::Pod {
+        metadata: at(name, version).metadata,
+        claims: claims.iter().map(|&claim| claim.to_owned()).collect(),
+        ..wharf_model::Pod::default()
+    };
+    let mut table = Table::new();
+    table.list_begins();
+    assert!(table.list_item(pod("idle", 4, &[])).is_none());
+    assert!(table.list_item(pod("user", 5, &["data"])).is_some());
+    assert!(table.list_ends("10").is_empty());
+    assert_eq!(table.len(), 1);
+    assert!(table.watched(pod("idle", 11, &[])).is_none());
+    let change = table.watched(pod("user", 12, &[])).unwrap();
+    assert!(change.old.is_some() && change.new.is_none());
+    assert!(table.watched(pod("user", 13, &["data"])).is_some());
+    table.list_begins();
+    table.list_item(pod("user", 14, &[]));
+    assert_eq!(table.list_ends("20").len(), 1);
+    assert_eq!(table.len(), 0);
+}

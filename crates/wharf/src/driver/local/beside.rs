@@ -65,6 +65,7 @@ impl BesideArgs {
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             // Nodes do not compete: each has volumes of its own.
             election: None,
+            topology: true,
             node: Some(node_id.to_owned()),
             provisioner: provisioner::Settings {
                 capacity: Some(CapacitySettings {

@@ -1,0 +1,158 @@
+//! What the driver is asked: a volume's spec in the words of CSI. Secrets are added when the call is made.
+
+use wharf_csi::v1;
+use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use wharf_model::VolumeMode;
+use wharf_model::access::{AccessError, combined};
+use wharf_model::volume::{CsiSource, VolumeSpec};
+
+use super::view::Rules;
+
+/// To publish a volume to a node.
+pub(super) fn publish(
+    rules: &Rules,
+    spec: &VolumeSpec,
+    csi: &CsiSource,
+    node_id: &str,
+) -> Result<v1::ControllerPublishVolumeRequest, AccessError> {
+    Ok(v1::ControllerPublishVolumeRequest {
+        volume_id: csi.volume_handle.clone(),
+        node_id: node_id.to_owned(),
+        volume_capability: Some(capability(rules, spec, csi)?),
+        // CSI forbids to ask it of a driver that did not say that it can.
+        readonly: csi.read_only && rules.can.publish_readonly,
+        volume_context: csi.volume_attributes.clone().into_iter().collect(),
+        ..v1::ControllerPublishVolumeRequest::default()
+    })
+}
+
+/// To unpublish it.
+pub(super) fn unpublish(csi: &CsiSource, node_id: &str) -> v1::ControllerUnpublishVolumeRequest {
+    v1::ControllerUnpublishVolumeRequest {
+        volume_id: csi.volume_handle.clone(),
+        node_id: node_id.to_owned(),
+        ..v1::ControllerUnpublishVolumeRequest::default()
+    }
+}
+
+fn capability(
+    rules: &Rules,
+    spec: &VolumeSpec,
+    csi: &CsiSource,
+) -> Result<v1::VolumeCapability, AccessError> {
+    let mode = combined(&spec.access_modes, rules.can.single_node_multi_writer)?;
+    let access_type = match spec.volume_mode() {
+        VolumeMode::Block => AccessType::Block(BlockVolume {}),
+        VolumeMode::Filesystem | VolumeMode::Unknown => {
+            let fs_type = if csi.fs_type.is_empty() { &rules.default_fstype } else { &csi.fs_type };
+            AccessType::Mount(MountVolume {
+                fs_type: fs_type.clone(),
+                mount_flags: spec.mount_options.clone(),
+                ..MountVolume::default()
+            })
+        }
+    };
+    Ok(v1::VolumeCapability {
+        access_mode: Some(AccessMode { mode: mode.number() }),
+        access_type: Some(access_type),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::driver::Capabilities;
+
+    fn published(spec: Value, rules: &Rules) -> v1::ControllerPublishVolumeRequest {
+        let spec: VolumeSpec = serde_json::from_value(spec).unwrap();
+        publish(rules, &spec, spec.csi.as_ref().unwrap(), "n1").unwrap()
+    }
+
+    /// sidecars.md 1.2 "Read-only": the file system, the options, block, and the access mode of all modes.
+    #[test]
+    fn capabilities() {
+        let rules = Rules { default_fstype: "xfs".into(), ..Rules::default() };
+        let mount = |fs_type: &str, flags: &[&str]| {
+            AccessType::Mount(MountVolume {
+                fs_type: fs_type.into(),
+                mount_flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+                ..MountVolume::default()
+            })
+        };
+        let rwo = json!(["ReadWriteOnce"]);
+        for (spec, access_type, mode) in [
+            (json!({"accessModes": rwo, "csi": {"fsType": "ext4"}}), mount("ext4", &[]), 1),
+            (json!({"accessModes": rwo, "csi": {}}), mount("xfs", &[]), 1),
+            (
+                json!({"accessModes": rwo, "mountOptions": ["ro", "x=y"], "volumeMode": "Filesystem", "csi": {}}),
+                mount("xfs", &["ro", "x=y"]),
+                1,
+            ),
+            (
+                json!({"accessModes": rwo, "volumeMode": "Block", "csi": {"fsType": "ext4"}}),
+                AccessType::Block(BlockVolume {}),
+                1,
+            ),
+            (json!({"accessModes": ["ReadWriteOnce", "ReadWriteMany"], "csi": {}}), mount("xfs", &[]), 5),
+            (json!({"accessModes": ["ReadOnlyMany"], "csi": {}}), mount("xfs", &[]), 3),
+        ] {
+            let capability = published(spec.clone(), &rules).volume_capability.unwrap();
+            assert_eq!(capability.access_type, Some(access_type), "{spec}");
+            assert_eq!(capability.access_mode.unwrap().mode, mode, "{spec}");
+        }
+    }
+
+    /// sidecars.md 1.0 "Access modes": the driver's capability tells single writers apart; what CSI has no word
+    /// for is an error.
+    #[test]
+    fn access_modes() {
+        let capable = Capabilities { single_node_multi_writer: true, ..Capabilities::default() };
+        for (modes, can, mode) in [
+            (json!(["ReadWriteOnce"]), Capabilities::default(), Ok(1)),
+            (json!(["ReadWriteOnce"]), capable, Ok(7)),
+            (json!(["ReadWriteOncePod"]), capable, Ok(6)),
+            (
+                json!(["ReadOnlyMany", "ReadWriteOnce"]),
+                capable,
+                Err(AccessError::ReadOnlyManyAndReadWriteOnce),
+            ),
+            (json!(["ReadWriteOncePod", "ReadWriteOnce"]), capable, Err(AccessError::OncePodNotAlone)),
+            (json!([]), capable, Err(AccessError::Unsupported(vec![]))),
+        ] {
+            let spec: VolumeSpec = serde_json::from_value(json!({"accessModes": modes, "csi": {}})).unwrap();
+            let rules = Rules { can, ..Rules::default() };
+            let request = publish(&rules, &spec, spec.csi.as_ref().unwrap(), "n1");
+            let got = request.map(|request| request.volume_capability.unwrap().access_mode.unwrap().mode);
+            assert_eq!(got, mode, "{modes}");
+        }
+    }
+
+    /// sidecars.md 1.2 "Read-only".
+    #[test]
+    fn read_only_only_where_the_driver_can() {
+        let can = Capabilities { publish_readonly: true, ..Capabilities::default() };
+        for (read_only, can, sent) in [
+            (true, can, true),
+            (false, can, false),
+            (true, Capabilities::default(), false),
+            (false, Capabilities::default(), false),
+        ] {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "csi": {"readOnly": read_only}});
+            let rules = Rules { can, ..Rules::default() };
+            assert_eq!(published(spec, &rules).readonly, sent);
+        }
+    }
+
+    #[test]
+    fn names_and_context() {
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"], "csi": {"volumeHandle": "h", "volumeAttributes": {"a": "b"}},
+        });
+        let request = published(spec, &Rules::default());
+        assert_eq!((request.volume_id.as_str(), request.node_id.as_str()), ("h", "n1"));
+        assert_eq!(request.volume_context, [("a".to_owned(), "b".to_owned())].into());
+        assert!(request.secrets.is_empty());
+    }
+}

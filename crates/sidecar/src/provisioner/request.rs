@@ -1,0 +1,150 @@
+//! What the driver is asked: a claim and its class, turned into an intent, and an intent turned into the call. The
+//! same intent always gives the same call.
+
+use std::collections::BTreeMap;
+
+use wharf_csi::v1;
+use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use wharf_csi::v1::volume_content_source::{self, SnapshotSource, VolumeSource};
+use wharf_model::access::{self, AccessError};
+use wharf_model::names::key;
+use wharf_model::parameters::{ParameterError, Parameters, Purpose};
+use wharf_model::secrets::TemplateError;
+use wharf_model::topology::{Segments, TopologyRequirement};
+use wharf_model::{PersistentVolumeClaim, StorageClass, Time, VolumeAttributesClass, VolumeMode};
+
+use super::intent::{Capability, ContentSource, Intent, IntentClaim, Places, Request};
+use super::view::{Made, Own};
+use super::volume::{self, Wanted};
+
+/// Everything that a request depends on, found and checked.
+pub(crate) struct Ask<'a> {
+    pub(crate) volume: &'a str,
+    pub(crate) own: &'a Own,
+    pub(crate) claim: &'a PersistentVolumeClaim,
+    pub(crate) class: &'a StorageClass,
+    pub(crate) source: Option<ContentSource>,
+    pub(crate) places: Option<TopologyRequirement>,
+    pub(crate) attributes: Option<&'a VolumeAttributesClass>,
+}
+
+/// Why nothing can be asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RequestError {
+    #[error(transparent)]
+    Parameters(#[from] ParameterError),
+    #[error(transparent)]
+    Secret(#[from] TemplateError),
+    #[error(transparent)]
+    Access(#[from] AccessError),
+}
+
+/// What is to be written down before the driver is asked.
+pub(crate) fn intent(ask: Ask<'_>, now: Time) -> Result<Intent, RequestError> {
+    let Ask { volume, own, claim, class, source, places, attributes } = ask;
+    let Parameters { driver: mut parameters, fs_type, secrets } = Parameters::read(&class.parameters)?;
+    let fs_type = fs_type.unwrap_or_else(|| own.settings.default_fstype.clone());
+    let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+    if own.settings.extra_create_metadata {
+        parameters.insert(key::CLAIM_NAME.to_owned(), claim.metadata.name.clone());
+        parameters.insert(key::CLAIM_NAMESPACE.to_owned(), namespace.clone());
+        parameters.insert(key::VOLUME_NAME.to_owned(), volume.to_owned());
+    }
+    let modes = access::each(&claim.spec.access_modes, own.can.single_node_multi_writer)?;
+    let mount = match claim.volume_mode() {
+        VolumeMode::Block => None,
+        VolumeMode::Filesystem | VolumeMode::Unknown => Some((fs_type.clone(), class.mount_options.clone())),
+    };
+    let capability = |mode: access::CsiAccessMode| Capability { mode: mode.number(), mount: mount.clone() };
+    let secret = secrets.reference(Purpose::Provisioner, volume, Some(&claim.metadata))?;
+    let request = Request {
+        required_bytes: claim.requested().map_or(0, wharf_model::Quantity::bytes),
+        capabilities: modes.into_iter().map(capability).collect(),
+        parameters,
+        mutable_parameters: attributes.map(|class| class.parameters.clone()).unwrap_or_default(),
+        places: places.map(|TopologyRequirement { requisite, preferred }| Places { requisite, preferred }),
+        source,
+        secret: secret.map(|secret| (secret.namespace, secret.name)),
+    };
+    let template = volume::template(&Wanted {
+        volume,
+        own,
+        claim,
+        class,
+        secrets: &secrets,
+        fs_type: &fs_type,
+        attributes_class: attributes.map(|class| class.metadata.name.as_str()),
+    })?;
+    Ok(Intent {
+        volume: volume.to_owned(),
+        claim: IntentClaim { namespace, name: claim.metadata.name.clone(), uid: claim.metadata.uid.clone() },
+        class_uid: class.metadata.uid.clone(),
+        written: now.0,
+        request,
+        template,
+    })
+}
+
+/// The call.
+pub(crate) fn create(intent: &Intent, secrets: BTreeMap<String, String>) -> v1::CreateVolumeRequest {
+    let Request { required_bytes, capabilities, parameters, mutable_parameters, places, source, secret: _ } =
+        &intent.request;
+    v1::CreateVolumeRequest {
+        name: intent.volume.clone(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: *required_bytes, limit_bytes: 0 }),
+        volume_capabilities: capabilities.iter().map(capability).collect(),
+        parameters: parameters.clone(),
+        secrets,
+        volume_content_source: source.as_ref().map(content_source),
+        accessibility_requirements: places.as_ref().map(|Places { requisite, preferred }| {
+            v1::TopologyRequirement { requisite: topologies(requisite), preferred: topologies(preferred) }
+        }),
+        mutable_parameters: mutable_parameters.clone(),
+    }
+}
+
+fn capability(capability: &Capability) -> v1::VolumeCapability {
+    let access_type = match &capability.mount {
+        None => AccessType::Block(BlockVolume {}),
+        Some((fs_type, flags)) => AccessType::Mount(MountVolume {
+            fs_type: fs_type.clone(),
+            mount_flags: flags.clone(),
+            volume_mount_group: String::new(),
+        }),
+    };
+    v1::VolumeCapability {
+        access_type: Some(access_type),
+        access_mode: Some(AccessMode { mode: capability.mode }),
+    }
+}
+
+fn content_source(source: &ContentSource) -> v1::VolumeContentSource {
+    let kind = match source {
+        ContentSource::Snapshot(handle) => {
+            volume_content_source::Type::Snapshot(SnapshotSource { snapshot_id: handle.clone() })
+        }
+        ContentSource::Volume(handle) => {
+            volume_content_source::Type::Volume(VolumeSource { volume_id: handle.clone() })
+        }
+    };
+    v1::VolumeContentSource { r#type: Some(kind) }
+}
+
+fn topologies(places: &[Segments]) -> Vec<v1::Topology> {
+    places.iter().map(|place| v1::Topology { segments: place.clone() }).collect()
+}
+
+/// What the driver says it made; `None` if it says nothing that can be found again.
+pub(crate) fn made(answer: v1::CreateVolumeResponse) -> Option<Made> {
+    let volume = answer.volume.filter(|volume| !volume.volume_id.is_empty())?;
+    Some(Made {
+        handle: volume.volume_id,
+        capacity_bytes: volume.capacity_bytes,
+        context: volume.volume_context,
+        places: volume.accessible_topology.into_iter().map(|topology| topology.segments).collect(),
+        has_source: volume.content_source.is_some(),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use serde_json::{Value, json};
+use wharf_model::AccessMode as Modes;
+
+use super::*;
+use crate::provisioner::testing::{GI, NOW, VOLUME, claim, class, intent_of, own};
+
+fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+}
+
+fn of(own: &Own, claim: Value, class: Value) -> Intent {
+    intent_of(own, &self::claim(claim), &self::class(class))
+}
+
+fn refused(claim: Value, class: Value) -> RequestError {
+    let (own, claim, class) = (own(), self::claim(claim), self::class(class));
+    let ask = Ask {
+        volume: VOLUME,
+        own: &own,
+        claim: &claim,
+        class: &class,
+        source: None,
+        places: None,
+        attributes: None,
+    };
+    intent(ask, NOW).unwrap_err()
+}
+
+/// sidecars.md 1.1 "PV / volume name", "Error classes (CreateVolume)": whoever repeats the call asks the same.
+#[test]
+fn the_plainest_call() {
+    let intent = of(&own(), json!({}), json!({}));
+    assert_eq!(
+        (intent.volume.as_str(), intent.class_uid.as_str(), intent.written),
+        (VOLUME, "class-1", NOW.0)
+    );
+    assert_eq!(intent.claim, IntentClaim { namespace: "shop".into(), name: "data".into(), uid: "u1".into() });
+    let expected = v1::CreateVolumeRequest {
+        name: VOLUME.into(),
+        capacity_range: Some(v1::CapacityRange { required_bytes: GI, limit_bytes: 0 }),
+        volume_capabilities: vec![v1::VolumeCapability {
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+            access_mode: Some(AccessMode { mode: 1 }),
+        }],
+        ..v1::CreateVolumeRequest::default()
+    };
+    assert_eq!(create(&intent, BTreeMap::new()), expected);
+    let text = serde_json::to_string(&intent).unwrap();
+    let again: Intent = serde_json::from_str(&text).unwrap();
+    assert_eq!(create(&again, BTreeMap::new()), expected, "also from the journal");
+}
+
+/// sidecars.md 1.1 "SC params `csi.storage.k8s.io/*`", "fsType": what the driver gets, and what it does not.
+#[test]
+fn parameters_file_system_and_mount_options() {
+    let class = json!({
+        "parameters": {"pool": "a", "csi.storage.k8s.io/fstype": "xfs"}, "mountOptions": ["discard"],
+    });
+    let request = of(&own(), json!({}), class).request;
+    assert_eq!(request.parameters, map(&[("pool", "a")]));
+    let mount = Some(("xfs".to_owned(), vec!["discard".to_owned()]));
+    assert_eq!(request.capabilities, [Capability { mode: 1, mount }]);
+
+    let mut own = own();
+    own.settings.default_fstype = "ext4".into();
+    let fs_type = |class| {
+        let request = of(&own, json!({}), class).request;
+        request.capabilities[0].mount.as_ref().unwrap().0.clone()
+    };
+    assert_eq!(fs_type(json!({})), "ext4");
+    assert_eq!(fs_type(json!({"parameters": {"fsType": "btrfs"}})), "btrfs");
+    let unknown = refused(json!({}), json!({"parameters": {"csi.storage.k8s.io/oops": "x"}}));
+    assert!(matches!(unknown, RequestError::Parameters(ParameterError::UnknownKey { .. })), "{unknown}");
+}
+
+/// sidecars.md 1.1 "Block", 1.0 "Access modes": one capability for each mode.
+#[test]
+fn capabilities() {
+    let numbers = |own: &Own, modes: Value| {
+        let request = of(own, json!({"spec": {"accessModes": modes}}), json!({})).request;
+        request.capabilities.iter().map(|capability| capability.mode).collect::<Vec<_>>()
+    };
+    let plain = own();
+    let mut finer = own();
+    finer.can.single_node_multi_writer = true;
+    assert_eq!(numbers(&plain, json!(["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany"])), [1, 3, 5]);
+    assert_eq!(numbers(&plain, json!(["ReadWriteOncePod"])), [1]);
+    assert_eq!(numbers(&finer, json!(["ReadWriteOncePod"])), [6]);
+    assert_eq!(numbers(&finer, json!(["ReadWriteOnce"])), [7]);
+    let odd = refused(json!({"spec": {"accessModes": ["Odd"]}}), json!({}));
+    assert_eq!(odd, RequestError::Access(AccessError::Unsupported(vec![Modes::Unknown])));
+
+    let block = of(&own(), json!({"spec": {"volumeMode": "Block"}}), json!({"mountOptions": ["discard"]}));
+    assert_eq!(block.request.capabilities, [Capability { mode: 1, mount: None }]);
+    let call = create(&block, BTreeMap::new());
+    assert_eq!(call.volume_capabilities[0].access_type, Some(AccessType::Block(BlockVolume {})));
+}
+
+/// sidecars.md 1.1 "extra-create-metadata"
+#[test]
+fn extra_metadata() {
+    let mut own = own();
+    own.settings.extra_create_metadata = true;
+    let expected = map(&[
+        ("pool", "a"),
+        ("csi.storage.k8s.io/pvc/name", "data"),
+        ("csi.storage.k8s.io/pvc/namespace", "shop"),
+        ("csi.storage.k8s.io/pv/name", VOLUME),
+    ]);
+    assert_eq!(of(&own, json!({}), json!({"parameters": {"pool": "a"}})).request.parameters, expected);
+}
+
+/// sidecars.md 1.1 "Secret templates", 1.0 "Secrets": the intent names the secret, the call has its values.
+#[test]
+fn the_secret_is_named_and_not_written() {
+    let parameters = json!({"parameters": {
+        "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}-${pv.name}",
+        "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+    }});
+    let intent = of(&own(), json!({}), parameters);
+    assert_eq!(intent.request.secret, Some(("shop".into(), "data-pvc-u1".into())));
+    let call = create(&intent, map(&[("user", "hunter2")]));
+    assert_eq!(call.secrets, map(&[("user", "hunter2")]));
+    assert!(!serde_json::to_string(&intent).unwrap().contains("hunter2"));
+
+    let unknown = json!({"parameters": {
+        "csi.storage.k8s.io/secret-name": "${pvc.oops}", "csi.storage.k8s.io/secret-namespace": "n",
+    }});
+    assert!(matches!(refused(json!({}), unknown), RequestError::Secret(TemplateError::UnknownTokens { .. })));
+}
+
+/// sidecars.md 1.1 "Data sources", "Topology", "VolumeAttributesClass": what else a call carries.
+#[test]
+fn source_places_and_mutable_parameters() {
+    let (own, claim, class) = (own(), self::claim(json!({})), self::class(json!({})));
+    let (a, b) = (map(&[("zone", "a")]), map(&[("zone", "b")]));
+    let gold: VolumeAttributesClass =
+        serde_json::from_value(json!({"metadata": {"name": "gold"}, "parameters": {"iops": "9"}})).unwrap();
+    let ask = |source| Ask {
+        volume: VOLUME,
+        own: &own,
+        claim: &claim,
+        class: &class,
+        source: Some(source),
+        places: Some(TopologyRequirement {
+            requisite: vec![a.clone(), b.clone()],
+            preferred: vec![b.clone(), a.clone()],
+        }),
+        attributes: Some(&gold),
+    };
+    let topology = |place: &Segments| v1::Topology { segments: place.clone() };
+    for (source, expected) in [
+        (
+            ContentSource::Snapshot("s1".into()),
+            volume_content_source::Type::Snapshot(SnapshotSource { snapshot_id: "s1".into() }),
+        ),
+        (
+            ContentSource::Volume("v1".into()),
+            volume_content_source::Type::Volume(VolumeSource { volume_id: "v1".into() }),
+        ),
+    ] {
+        let call = create(&intent(ask(source), NOW).unwrap(), BTreeMap::new());
+        assert_eq!(call.volume_content_source.and_then(|source| source.r#type), Some(expected));
+        let places = call.accessibility_requirements.unwrap();
+        assert_eq!(places.requisite, [topology(&a), topology(&b)]);
+        assert_eq!(places.preferred, [topology(&b), topology(&a)]);
+        assert_eq!(call.mutable_parameters, map(&[("iops", "9")]));
+    }
+}
+
+#[test]
+fn what_an_answer_tells() {
+    let volume = v1::Volume {
+        capacity_bytes: 7,
+        volume_id: "h".into(),
+        volume_context: map(&[("k", "v")]),
+        content_source: Some(v1::VolumeContentSource::default()),
+        accessible_topology: vec![v1::Topology { segments: map(&[("zone", "a")]) }],
+    };
+    let answer = |volume| v1::CreateVolumeResponse { volume };
+    let expected = Made {
+        handle: "h".into(),
+        capacity_bytes: 7,
+        context: map(&[("k", "v")]),
+        places: vec![map(&[("zone", "a")])],
+        has_source: true,
+    };
+    assert_eq!(made(answer(Some(volume.clone()))), Some(expected));
+    let nameless = v1::Volume { volume_id: String::new(), ..volume };
+    assert_eq!(made(answer(Some(nameless))), None);
+    assert_eq!(made(answer(None)), None);
+}

@@ -1,0 +1,237 @@
+//! The provisioner's, attacher's and resizer's manifests.
+
+use wharf_sidecar::controller::{Config, Role};
+
+use super::*;
+
+fn config_in(program: Program, line: &str, environment: &Environment) -> (Config, Vec<String>) {
+    let (sidecar, warnings) = sidecar_in(program, line, environment);
+    assert!(sidecar.registrar.is_none() && sidecar.probe_timeout.is_none());
+    (sidecar.controller.expect("a controller"), warnings)
+}
+
+fn config(program: Program, line: &str) -> Config {
+    config_in(program, line, &environment()).0
+}
+
+const CONTROLLERS: [(Program, Role); 3] = [
+    (Program::Provisioner, Role::Provisioner),
+    (Program::Attacher, Role::Attacher),
+    (Program::Resizer, Role::Resizer),
+];
+
+const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// sidecars.md 1.0 "Leader election"
+#[test]
+fn without_flags_as_upstream_but_without_its_brakes() {
+    for (program, role) in CONTROLLERS {
+        let config = config(program, "");
+        assert_eq!(config.roles, Some([role].into()));
+        assert_eq!(config.identity, "host");
+        assert_eq!((config.connect.qps, config.connect.burst), (None, None));
+        assert!(config.election.is_none() && config.node.is_none() && config.topology);
+        let driver = sidecar(program, "").driver;
+        assert_eq!(driver.path(), Path::new("/run/csi/socket"));
+    }
+    let default = config(Program::Provisioner, "").provisioner;
+    assert_eq!((default.pace.workers, default.pace.timeout), (100, s(10)));
+    assert!(default.immediate_topology && default.prevent_volume_mode_conversion);
+    assert!(
+        !default.strict_topology && !default.extra_create_metadata && !default.controller_publish_readonly
+    );
+    assert!(default.capacity.is_none() && default.immediate_binding.is_none());
+    assert_eq!((default.naming.prefix.as_str(), default.naming.uuid_length), ("pvc", None));
+    let default = config(Program::Attacher, "").attacher;
+    assert_eq!((default.pace.timeout, default.reconcile_interval, default.max_entries), (s(15), s(60), 0));
+    let default = config(Program::Resizer, "").resizer;
+    assert!(default.handle_volume_inuse_error && !default.extra_modify_metadata);
+    assert_eq!(
+        (default.pace.timeout, default.pace.retry_start, default.pace.retry_max),
+        (s(10), s(1), s(300))
+    );
+}
+
+/// sidecars.md 1.0 "Leader election", "HTTP"; 2: QPS only if it is given
+#[test]
+fn what_all_controllers_take() {
+    let in_pod = Environment {
+        pod_name: Some("p-0".to_owned()),
+        namespace: Some("ns".to_owned()),
+        pod_namespace: Some("pns".to_owned()),
+        ..environment()
+    };
+    for (program, _) in CONTROLLERS {
+        let line = "--leader-election --leader-election-labels=a:b,c:d --leader-election-lease-duration=137s \
+                    --leader-election-renew-deadline=107s --leader-election-retry-period=26s --kubeconfig=/k \
+                    --kube-api-qps=20.5 --kube-api-burst=100 --retry-interval-start=2s --retry-interval-max=1m \
+                    --timeout=1m30s --http-endpoint=:8080 --metrics-path=/m";
+        let (sidecar, warnings) = sidecar_in(program, line, &in_pod);
+        assert_eq!(warnings, [""; 0]);
+        assert_eq!(pages(&sidecar), [(":8080".to_owned(), true, Some("/m"))]);
+        let config = sidecar.controller.expect("a controller");
+        assert_eq!((config.identity.as_str(), config.namespace.as_deref()), ("p-0", Some("ns")));
+        assert_eq!(config.connect.kubeconfig.as_deref(), Some(Path::new("/k")));
+        assert_eq!((config.connect.qps, config.connect.burst), (Some(20.5), Some(100)));
+        let election = config.election.expect("an election");
+        assert_eq!(election.namespace.as_deref(), Some("pns"));
+        assert_eq!(
+            election.labels.into_iter().collect::<Vec<_>>(),
+            [("a".to_owned(), "b".to_owned()), ("c".to_owned(), "d".to_owned())]
+        );
+        let times = (election.lease_duration, election.renew_deadline, election.retry_period);
+        assert_eq!(times, (s(137), s(107), s(26)));
+        let pace = match program {
+            Program::Provisioner => config.provisioner.pace,
+            Program::Attacher => config.attacher.pace,
+            _ => config.resizer.pace,
+        };
+        assert_eq!((pace.timeout, pace.retry_start, pace.retry_max), (s(90), s(2), s(60)));
+
+        let named = "--leader-election=true --leader-election-namespace=other --leader-election-identity=me";
+        let (config, _) = config_in(program, named, &in_pod);
+        assert_eq!(config.identity, "me");
+        assert_eq!(config.election.and_then(|election| election.namespace).as_deref(), Some("other"));
+        let metrics = sidecar_in(program, "--metrics-address=:9", &in_pod).0;
+        assert_eq!(pages(&metrics), [(":9".to_owned(), false, Some("/metrics"))]);
+        // A burst alone limits nothing, a rate has upstream's burst.
+        assert_eq!(config_in(program, "--kube-api-burst=5", &in_pod).0.connect.burst, None);
+        assert_eq!(config_in(program, "--kube-api-qps=5", &in_pod).0.connect.burst, Some(10));
+        assert!(config_in(program, "--leader-election=false", &in_pod).0.election.is_none());
+        for (line, said) in [
+            ("--http-endpoint=:1 --metrics-address=:2", "only one of -metrics-address"),
+            ("--leader-election --leader-election-labels=a", "\"a\" is not key:value"),
+            ("--leader-election --leader-election-lease-duration=5s", "longer than the renew deadline"),
+            ("--timeout=0s", "timeout"),
+            ("--kube-api-qps=many", "is not a decimal number"),
+            ("--nonsense", "there is no flag"),
+            ("--feature-gates=Nonsense=true", "there is no gate \"Nonsense\""),
+            ("--feature-gates=Topology", "write Name=true"),
+        ] {
+            refused(program, line, said);
+        }
+    }
+}
+
+/// sidecars.md 1.1 "PV / volume name", "fsType", "extra-create-metadata", "Topology", "Volume-mode change"
+#[test]
+fn a_provisioners_manifest() {
+    let line = "--volume-name-prefix=kube --volume-name-uuid-length=10 --worker-threads=7 --default-fstype=xfs \
+                --strict-topology --immediate-topology=false --extra-create-metadata=true \
+                --controller-publish-readonly --prevent-volume-mode-conversion=false --master=https://api:6443";
+    let full = config(Program::Provisioner, line);
+    assert_eq!(full.connect.server.as_deref(), Some("https://api:6443"));
+    let told = full.provisioner;
+    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("kube", Some(10)));
+    assert_eq!((told.pace.workers, told.default_fstype.as_str()), (7, "xfs"));
+    assert!(told.strict_topology && told.extra_create_metadata && told.controller_publish_readonly);
+    assert!(!told.immediate_topology && !told.prevent_volume_mode_conversion);
+    let whole = config(Program::Provisioner, "--volume-name-uuid-length=-1").provisioner.naming;
+    assert_eq!(whole.uuid_length, None);
+    let from_environment = Environment { kubeconfig: Some("/env".to_owned()), ..environment() };
+    let (elsewhere, _) = config_in(Program::Provisioner, "--kubeconfig=/flag", &from_environment);
+    assert_eq!(elsewhere.connect.kubeconfig.as_deref(), Some(Path::new("/env")));
+    let old =
+        "--enable-leader-election --leader-election-type=endpoints --provisioner=d --connection-timeout=15s";
+    let (old, warnings) = config_in(Program::Provisioner, old, &environment());
+    assert!(old.election.is_some());
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    // Words between flags do not end them.
+    let (between, warnings) =
+        config_in(Program::Provisioner, "--leader-election true --strict-topology", &environment());
+    assert!(between.provisioner.strict_topology && between.election.is_some());
+    assert_eq!(warnings, ["not a flag, ignored: \"true\""]);
+}
+
+/// sidecars.md 1.1 "Capacity", "Node deployment"
+#[test]
+fn capacity_and_node_deployment() {
+    let on_node =
+        Environment { pod_name: Some("p".to_owned()), node_name: Some("n1".to_owned()), ..environment() };
+    let line = "--enable-capacity --capacity-ownerref-level=2 --capacity-for-immediate-binding \
+                --capacity-poll-interval=5m --node-deployment --node-deployment-base-delay=1s";
+    let (config, _) = config_in(Program::Provisioner, line, &on_node);
+    assert_eq!(config.node.as_deref(), Some("n1"));
+    let binding = config.provisioner.immediate_binding.expect("nodes compete");
+    assert_eq!((binding.base_delay, binding.max_delay), (s(1), s(60)));
+    let capacity = config.provisioner.capacity.expect("capacities");
+    assert_eq!((capacity.owner_level, capacity.pod.as_deref()), (2, Some("p")));
+    assert_eq!((capacity.immediate_binding, capacity.poll_interval), (true, s(300)));
+    let line = "--node-deployment --node-deployment-immediate-binding=false";
+    assert!(config_in(Program::Provisioner, line, &on_node).0.provisioner.immediate_binding.is_none());
+    for (line, on) in [
+        ("--enable-capacity=true", true),
+        ("--enable-capacity=false", false),
+        ("--enable-capacity=central", true),
+        ("--capacity-controller-deployment-mode=central", true),
+        ("--capacity-controller-deployment-mode=", false),
+    ] {
+        let told = config_in(Program::Provisioner, line, &on_node).0.provisioner.capacity;
+        assert_eq!(told.is_some(), on, "{line}");
+    }
+    let unowned = "--enable-capacity --capacity-ownerref-level=-1";
+    assert_eq!(
+        super::controllers::config(Program::Provisioner, unowned).provisioner.capacity.map(|told| told.pod),
+        Some(None)
+    );
+    for (line, said) in [
+        ("--enable-capacity", "POD_NAME"),
+        ("--enable-capacity=maybe", "is not a boolean"),
+        ("--capacity-controller-deployment-mode=local", "is not central"),
+        ("--node-deployment", "NODE_NAME"),
+    ] {
+        refused(Program::Provisioner, line, said);
+    }
+}
+
+/// sidecars.md 1.1 "Topology", "Cross-namespace", "HonorPVReclaimPolicy"; 1.3 "State machine (RecoverVolumeExpansionFailure GA)"
+#[test]
+fn feature_gates() {
+    for (program, line, topology, warned) in [
+        (Program::Provisioner, "Topology=true", true, None),
+        (Program::Provisioner, "Topology=false", false, None),
+        (Program::Provisioner, "Topology=false,Topology=true", true, None),
+        (Program::Provisioner, "HonorPVReclaimPolicy=true,VolumeAttributesClass=true", true, None),
+        (Program::Provisioner, "VolumeAttributesClass=false", true, Some("always on")),
+        (Program::Provisioner, "CrossNamespaceVolumeDataSource=true", true, Some("not built")),
+        (Program::Provisioner, "CrossNamespaceVolumeDataSource=false", true, None),
+        (Program::Provisioner, "AllAlpha=true", true, Some("one by one")),
+        (Program::Attacher, "MutableCSINodeAllocatableCount=true", true, None),
+        (Program::Attacher, "ReleaseLeaderElectionOnExit=false", true, Some("always on")),
+        (Program::Resizer, "RecoverVolumeExpansionFailure=true,AnnotateFsResize=true", true, None),
+    ] {
+        let (config, warnings) = config_in(program, &format!("--feature-gates={line}"), &environment());
+        assert_eq!(config.topology, topology, "{line}");
+        match warned {
+            None => assert_eq!(warnings, [""; 0], "{line}"),
+            Some(said) => assert!(warnings.len() == 1 && warnings[0].contains(said), "{line}: {warnings:?}"),
+        }
+    }
+}
+
+/// sidecars.md 1.2 "Reconcile", 1.3 "Errors"; the end of 1.7: removed flags still found in manifests
+#[test]
+fn an_attachers_and_a_resizers_manifest() {
+    let line = "--worker-threads=25 --reconcile-sync=10m --max-entries=50 --default-fstype=ext4";
+    let attacher = config(Program::Attacher, line).attacher;
+    assert_eq!((attacher.pace.workers, attacher.reconcile_interval, attacher.max_entries), (25, s(600), 50));
+    assert_eq!(attacher.default_fstype, "ext4");
+    let line = "--workers=3 --handle-volume-inuse-error=false --extra-modify-metadata";
+    let resizer = config(Program::Resizer, line).resizer;
+    assert_eq!(resizer.pace.workers, 3);
+    assert!(!resizer.handle_volume_inuse_error && resizer.extra_modify_metadata);
+    for (program, line, warnings) in [
+        (Program::Attacher, "--resync=5m --max-grpc-log-length=10 --dummy=false --connection-timeout=15s", 4),
+        (Program::Resizer, "--csiTimeout=15s --resync-period=5m", 2),
+        (Program::Provisioner, "--cloning-protection-threads=2 --capacity-threads=2 --enable-pprof", 3),
+        (Program::Provisioner, "--kube-api-capacity-qps=2 --kube-api-capacity-burst=3 --automaxprocs", 3),
+    ] {
+        assert_eq!(config_in(program, line, &environment()).1.len(), warnings, "{line}");
+    }
+    // Each has its own word for its workers, as upstream.
+    refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
+    refused(Program::Attacher, "--workers=5", "--workers=5");
+    refused(Program::Attacher, "--worker-threads=-5", "is not a number of at least 0");
+}

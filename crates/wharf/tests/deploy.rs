@@ -1,0 +1,128 @@
+//! The manifests in deploy/: they parse, their parts fit together, and they ask for no more than they need.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+fn objects(name: &str) -> Vec<Value> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
+    let text = std::fs::read_to_string(&path).expect(name);
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    objects.iter().filter(|object| object["kind"] == kind).collect()
+}
+
+fn one<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let found = of_kind(objects, kind);
+    assert_eq!(found.len(), 1, "{kind}");
+    found[0]
+}
+
+fn texts(value: &Value) -> Vec<&str> {
+    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+}
+
+/// All rules of the roles, as `group/resource: verb`.
+fn rights(objects: &[Value]) -> Vec<String> {
+    let roles = objects.iter().filter(|object| object["kind"] == "ClusterRole" || object["kind"] == "Role");
+    let rules = roles.flat_map(|role| role["rules"].as_array().expect("rules"));
+    rules
+        .flat_map(|rule| {
+            assert!(rule["nonResourceURLs"].is_null(), "{rule}");
+            let (groups, resources, verbs) =
+                (texts(&rule["apiGroups"]), texts(&rule["resources"]), texts(&rule["verbs"]));
+            assert!(!groups.is_empty() && !resources.is_empty() && !verbs.is_empty(), "{rule}");
+            let pairs = groups
+                .into_iter()
+                .flat_map(move |group| resources.clone().into_iter().map(move |of| (group, of)));
+            pairs.flat_map(move |(group, of)| {
+                verbs.clone().into_iter().map(move |verb| format!("{group}/{of}: {verb}"))
+            })
+        })
+        .collect()
+}
+
+#[test]
+fn rules_have_no_wildcards_and_bindings_fit() {
+    for name in ["local.yaml", "sidecar-rbac.yaml"] {
+        let objects = objects(name);
+        let rights = rights(&objects);
+        assert!(rights.len() > 20, "{name}: {rights:?}");
+        for right in &rights {
+            assert!(!right.contains('*'), "{name}: {right}");
+            for risky in ["escalate", "bind", "impersonate", "deletecollection"] {
+                assert!(!right.ends_with(risky), "{name}: {right}");
+            }
+        }
+        let account = one(&objects, "ServiceAccount");
+        for (binding, role) in [("ClusterRoleBinding", "ClusterRole"), ("RoleBinding", "Role")] {
+            let (binding, role) = (one(&objects, binding), one(&objects, role));
+            assert_eq!(binding["roleRef"]["name"], role["metadata"]["name"], "{name}");
+            assert_eq!(binding["subjects"][0]["name"], account["metadata"]["name"], "{name}");
+            assert_eq!(binding["subjects"][0]["namespace"], account["metadata"]["namespace"], "{name}");
+        }
+    }
+}
+
+/// The local driver's volumes need no secrets and no attachments, and it need not see pods of others.
+#[test]
+fn the_local_drivers_rules_are_fewer_than_the_sidecars() {
+    let (local, all) = (rights(&objects("local.yaml")), rights(&objects("sidecar-rbac.yaml")));
+    for right in &local {
+        assert!(all.contains(right), "{right} is beyond what any sidecar needs");
+    }
+    for of in ["/secrets", "storage.k8s.io/volumeattachments", "apps/replicasets"] {
+        assert!(!local.iter().any(|right| right.starts_with(of)), "{of}");
+    }
+}
+
+/// Upstream's rules let nobody patch a claim or a lease; neither do ours.
+#[test]
+fn claims_and_leases_are_never_patched() {
+    for name in ["local.yaml", "sidecar-rbac.yaml"] {
+        let rights = rights(&objects(name));
+        for right in ["/persistentvolumeclaims: patch", "coordination.k8s.io/leases: patch"] {
+            assert!(!rights.iter().any(|of| of == right), "{name}: {right}");
+        }
+    }
+}
+
+#[test]
+fn the_daemon_set_starts_what_there_is() {
+    let objects = objects("local.yaml");
+    let driver = &one(&objects, "CSIDriver")["metadata"]["name"];
+    let class = one(&objects, "StorageClass");
+    assert_eq!(&class["provisioner"], driver);
+    assert_eq!(class["volumeBindingMode"], "WaitForFirstConsumer");
+    let pod = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["containers"].as_array().map(Vec::len), Some(1), "one process on each node");
+    let container = &pod["containers"][0];
+    let arguments = texts(&container["args"]);
+    let socket = format!("plugins/{}/csi.sock", driver.as_str().expect("a name"));
+    assert!(arguments.iter().any(|argument| argument.ends_with(&socket)), "{arguments:?}");
+    let environment: Vec<_> =
+        container["env"].as_array().expect("env").iter().map(|of| &of["name"]).collect();
+    assert_eq!(environment, ["NODE_NAME", "POD_NAME", "NAMESPACE"]);
+    for mount in container["volumeMounts"].as_array().expect("mounts") {
+        let named =
+            pod["volumes"].as_array().expect("volumes").iter().any(|volume| volume["name"] == mount["name"]);
+        assert!(named, "{mount}");
+    }
+    // The binary knows the flags: a pool that is not there is the first thing it stumbles over.
+    let dir = tempfile::tempdir().expect("a directory");
+    let arguments: Vec<String> = arguments
+        .into_iter()
+        .map(|argument| match argument.split_once('=') {
+            Some(("--pool", _)) => format!("--pool={}/none", dir.path().display()),
+            Some(("--endpoint", _)) => format!("--endpoint={}/csi.sock", dir.path().display()),
+            _ => argument.replace("$(NODE_NAME)", "n1"),
+        })
+        .collect();
+    let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("/none"), "{said}");
+}

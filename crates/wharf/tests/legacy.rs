@@ -1,0 +1,221 @@
+//! The old driver-registrar's two modes as a process, between a real driver and an API server that is played here: it
+//! keeps two objects, and lets CSIDrivers be made and deleted but not read, as the rules of that time.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+const WHARF: &str = env!("CARGO_BIN_EXE_wharf");
+const DRIVER: &str = "local.csi.wharf.dev";
+const NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+
+#[derive(Default)]
+struct Objects {
+    driver: Option<Value>,
+    node: Value,
+    /// How often a CSIDriver was made.
+    made: u32,
+}
+
+/// The server's state; its threads end with the test's process.
+#[derive(Clone, Default)]
+struct Server {
+    objects: Arc<Mutex<Objects>>,
+}
+
+impl Server {
+    fn start(&self) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+        let port = listener.local_addr().expect("an address").port();
+        let server = self.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let server = server.clone();
+                std::thread::spawn(move || server.serve(stream));
+            }
+        });
+        port
+    }
+
+    fn serve(&self, stream: TcpStream) {
+        let mut reader = BufReader::new(stream);
+        let (mut request, mut length) = (String::new(), 0);
+        reader.read_line(&mut request).expect("a request");
+        loop {
+            let mut header = String::new();
+            reader.read_line(&mut header).expect("a header");
+            match header.to_ascii_lowercase().trim().split_once(": ") {
+                Some(("content-length", value)) => length = value.parse().expect("a length"),
+                Some(_) => {}
+                None => break,
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).expect("a body");
+        let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let words: Vec<&str> = request.split_whitespace().collect();
+        let path = words[1].split('?').next().unwrap_or_default();
+        let (status, answer) = self.answer(words[0], path, &body);
+        let answer = answer.to_string();
+        let head = format!("HTTP/1.1 {status} x\r\ncontent-type: application/json\r\nconnection: close\r\n");
+        // Who has hung up does not want it.
+        let _ = write!(reader.into_inner(), "{head}content-length: {}\r\n\r\n{answer}", answer.len());
+    }
+
+    fn answer(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let refuse = |code: u16, reason: &str| {
+            (
+                code,
+                json!({"kind": "Status", "status": "Failure", "reason": reason, "code": code, "message": reason}),
+            )
+        };
+        let drivers = "/apis/storage.k8s.io/v1/csidrivers";
+        let mut objects = self.objects.lock().expect("the objects");
+        match (method, path) {
+            ("POST", path) if path == drivers && objects.driver.is_some() => refuse(409, "AlreadyExists"),
+            ("POST", path) if path == drivers => {
+                objects.made += 1;
+                let mut driver = body.clone();
+                driver["metadata"]["uid"] = json!(format!("u{}", objects.made));
+                objects.driver = Some(driver.clone());
+                (201, driver)
+            }
+            ("DELETE", path) if path == format!("{drivers}/{DRIVER}") => match &objects.driver {
+                Some(driver) if driver["metadata"]["uid"] == body["preconditions"]["uid"] => {
+                    objects.driver = None;
+                    (200, json!({"kind": "Status", "status": "Success"}))
+                }
+                Some(_) => refuse(409, "Conflict"),
+                None => refuse(404, "NotFound"),
+            },
+            ("GET", "/api/v1/nodes/n1") => (200, objects.node.clone()),
+            ("PATCH", "/api/v1/nodes/n1") => {
+                assert_eq!(body["metadata"]["resourceVersion"], objects.node["metadata"]["resourceVersion"]);
+                let annotation = body["metadata"]["annotations"][NODE_ID].clone();
+                objects.node["metadata"]["annotations"][NODE_ID] = annotation;
+                objects.node["metadata"]["resourceVersion"] = json!("2");
+                (200, objects.node.clone())
+            }
+            _ => refuse(403, "Forbidden"),
+        }
+    }
+
+    fn wait_for<T>(&self, what: &str, found: impl Fn(&Objects) -> Option<T>) -> T {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(found) = found(&self.objects.lock().expect("the objects")) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "not in time: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// A child that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn start(program: &Path, arguments: &[&str], log: &Path) -> Self {
+        let log = std::fs::File::create(log).expect("a log");
+        let mut command = Command::new(program);
+        command.args(arguments).env("KUBE_NODE_NAME", "n1").env_remove("RUST_LOG");
+        Self(command.stdin(Stdio::null()).stderr(log).spawn().expect("start it"))
+    }
+
+    /// Sends it a signal, and answers its exit status.
+    fn end(&mut self, signal: &str) -> Option<i32> {
+        let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status();
+        assert!(sent.expect("run kill").success());
+        self.0.wait().expect("wait for it").code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Ended already is what we want.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A driver, and a registrar that is started in some mode.
+struct Node {
+    dir: TempDir,
+    server: Server,
+    _driver: Process,
+}
+
+impl Node {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::create_dir(path("pool")).expect("a pool");
+        symlink(WHARF, path("driver-registrar")).expect("a link");
+        let flags =
+            ["driver", "local", "--node-id=id-1", "--endpoint", &path("csi.sock"), "--pool", &path("pool")];
+        let driver = Process::start(Path::new(WHARF), &flags, &dir.path().join("driver.log"));
+        let server = Server::default();
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": format!("http://127.0.0.1:{}", server.start())}}],
+            "users": [{"name": "u", "user": {}}],
+        });
+        std::fs::write(path("kubeconfig"), config.to_string()).expect("write it");
+        Self { dir, server, _driver: driver }
+    }
+
+    fn registrar(&self, flags: &[&str]) -> Process {
+        let path = |name: &str| self.dir.path().join(name);
+        let own = [
+            format!("--csi-address={}", path("csi.sock").display()),
+            format!("--kubeconfig={}", path("kubeconfig").display()),
+        ];
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        Process::start(&path("driver-registrar"), &[&own, flags].concat(), &path("registrar.log"))
+    }
+}
+
+/// sidecars.md 1.7, legacy driver-registrar: `kubernetes-register`
+#[test]
+fn the_driver_object_is_made_and_deleted_only_when_interrupted() {
+    let node = Node::new();
+    let there = |objects: &Objects| objects.driver.clone();
+    let mut registrar = node.registrar(&["--mode=kubernetes-register", "--pod-info-mount-version=v1"]);
+    let driver = node.server.wait_for("it is made", there);
+    assert_eq!(driver["metadata"]["name"], DRIVER);
+    assert_eq!(driver["spec"], json!({"attachRequired": false, "podInfoOnMount": true}));
+    assert_eq!(registrar.end("-TERM"), Some(0));
+    node.server.wait_for("it stays", there);
+
+    node.server.objects.lock().expect("the objects").driver = None;
+    let mut registrar = node.registrar(&["--mode=kubernetes-register"]);
+    node.server.wait_for("it is made again", there);
+    assert_eq!(registrar.end("-INT"), Some(0));
+    let objects = node.server.objects.lock().expect("the objects");
+    assert_eq!((&objects.driver, objects.made), (&None, 2));
+}
+
+/// sidecars.md 1.7, legacy driver-registrar: `node-register` without a socket
+#[test]
+fn the_nodes_annotation_is_written_beside_those_of_others() {
+    let node = Node::new();
+    node.server.objects.lock().expect("the objects").node = json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": "n1", "uid": "u", "resourceVersion": "1", "annotations": {NODE_ID: r#"{"other":"x"}"#}},
+    });
+    let annotation = |objects: &Objects| objects.node["metadata"]["annotations"][NODE_ID].clone();
+    let mut registrar = node.registrar(&["--mode=node-register"]);
+    let expected = json!(r#"{"local.csi.wharf.dev":"id-1","other":"x"}"#);
+    node.server.wait_for("it is written", |objects| (annotation(objects) == expected).then_some(()));
+    assert_eq!(registrar.end("-INT"), Some(0));
+    assert_eq!(annotation(&node.server.objects.lock().expect("the objects")), json!(r#"{"other":"x"}"#));
+}
