@@ -26,8 +26,6 @@ pub(crate) struct Context {
     pub(crate) metrics: Metrics,
     /// The sidecar's own namespace: leases, journal, capacities.
     pub(crate) namespace: String,
-    /// Who we are among replicas.
-    pub(crate) identity: String,
     /// The node whose volumes alone are ours; `None`: all of the driver's.
     pub(crate) node: Option<OwnNode>,
 }

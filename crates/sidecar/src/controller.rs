@@ -7,7 +7,6 @@
 //! - On a stop, work under way may finish, then events are written and leases released.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -178,7 +177,7 @@ pub(crate) struct Controller {
 #[derive(Default)]
 struct State {
     /// The roles that run.
-    roles: Option<BTreeSet<Role>>,
+    roles: Option<BTreeMap<Role, Option<Leadership>>>,
 }
 
 impl Controller {
@@ -200,10 +199,17 @@ impl Controller {
         })
     }
 
-    /// Whether the process is well. Roles wait for drivers and servers, so there is nothing that a restart would
-    /// help.
-    pub(crate) fn healthy(&self) -> Result<(), String> {
-        Ok(())
+    /// Which leases are held. Only information: whoever has lost one competes for it again, so there is nothing
+    /// that a restart would help.
+    pub(crate) fn leases(&self) -> String {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let roles = state.roles.iter().flatten();
+        let line = |(role, lease): (&Role, &Option<Leadership>)| match lease {
+            None => format!("{}: needs no lease\n", role.name()),
+            Some(lease) if lease.holds() => format!("{}: leading\n", role.name()),
+            Some(_) => format!("{}: standing by\n", role.name()),
+        };
+        roles.map(line).collect()
     }
 
     /// Whether roles run, or stand by for their leases.
@@ -273,11 +279,10 @@ impl Controller {
         let wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
         let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
         tracing::info!(driver = driver.name(), roles = names.join(","), "starting");
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(wanted.clone());
         let namespace =
             self.config.namespace.clone().unwrap_or_else(|| self.cluster.default_namespace().to_owned());
         let node = node.as_ref().map(|name| OwnNode { name: name.clone(), place: driver.info.place.clone() });
-        let mut running = JoinSet::new();
+        let (mut running, mut leases) = (JoinSet::new(), BTreeMap::new());
         for role in wanted {
             let leadership = election.as_ref().map(|election| {
                 let name = role.lease().lease_name(driver.name());
@@ -291,6 +296,7 @@ impl Controller {
                 };
                 Leadership::start(&self.cluster, options)
             });
+            leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
             let context = Context {
                 cluster: self.cluster.clone(),
@@ -300,7 +306,6 @@ impl Controller {
                 attempts: self.attempts.clone(),
                 metrics: self.metrics.clone(),
                 namespace: namespace.clone(),
-                identity: identity.clone(),
                 node: node.clone(),
             };
             let events = context.events.clone();
@@ -317,13 +322,9 @@ impl Controller {
                 }
             });
         }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(leases);
         while running.join_next().await.is_some() {}
     }
-}
-
-/// A file with credentials for the cluster, as flags give it: empty means none.
-pub fn kubeconfig(path: Option<PathBuf>) -> Option<PathBuf> {
-    path.filter(|path| !path.as_os_str().is_empty())
 }
 
 #[cfg(test)]

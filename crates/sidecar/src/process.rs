@@ -157,7 +157,10 @@ pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(),
     let registered = async {
         match &registrar {
             Some(registrar) => Err(registrar.run(&driver, &client, metrics).await.into()),
-            None => Ok(stopping.cancelled().await),
+            None => {
+                stopping.cancelled().await;
+                Ok(())
+            }
         }
     };
     let node = async {
@@ -197,7 +200,10 @@ impl Pages {
                 Some(_) => self.alive().await,
                 None => self.registered().await,
             },
-            "/healthz/leader-election" if place.health => self.controller(Controller::healthy),
+            "/healthz/leader-election" if place.health => match &self.controller {
+                Some(controller) => Page::text(StatusCode::OK, controller.leases()),
+                None => ok(),
+            },
             "/debug/attempts" if place.health => match &self.controller {
                 Some(controller) => Page::text(StatusCode::OK, controller.attempts()),
                 None => Page::text(StatusCode::NOT_FOUND, "no role here works on objects\n"),
@@ -205,7 +211,7 @@ impl Pages {
             "/healthz/registration" if place.health && self.registrar.is_some() => self.registered().await,
             "/readyz" if place.health => {
                 let (registered, alive) = tokio::join!(self.registered(), self.alive());
-                let pages = [registered, alive, self.controller(Controller::ready)];
+                let pages = [registered, alive, self.controlled()];
                 pages.into_iter().find(|page| *page != ok()).unwrap_or_else(ok)
             }
             path if Some(path) == place.metrics.as_deref() => Page::metrics(self.metrics.text()),
@@ -225,9 +231,9 @@ impl Pages {
         }
     }
 
-    /// How the controller's roles are.
-    fn controller(&self, how: impl Fn(&Controller) -> Result<(), String>) -> Page {
-        match self.controller.as_ref().map(how) {
+    /// Whether the controller's roles run.
+    fn controlled(&self) -> Page {
+        match self.controller.as_ref().map(Controller::ready) {
             None | Some(Ok(())) => ok(),
             Some(Err(reason)) => Page::text(StatusCode::INTERNAL_SERVER_ERROR, reason),
         }

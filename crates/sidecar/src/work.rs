@@ -58,9 +58,8 @@ impl Gate {
 
     /// Waits until steps may begin.
     pub(crate) async fn opened(&self) {
-        match &self.leadership {
-            Some(leadership) => leadership.acquired().await,
-            None => {}
+        if let Some(leadership) = &self.leadership {
+            leadership.acquired().await;
         }
     }
 

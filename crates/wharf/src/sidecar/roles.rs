@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
-use wharf_sidecar::controller::{self, Config, Election, ElectionError, Role};
+use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
 use wharf_sidecar::{Pace, attacher, provisioner, resizer};
 
@@ -205,7 +205,7 @@ impl RolesArgs {
         };
         Ok(Config {
             connect: ConnectOptions {
-                kubeconfig: controller::kubeconfig(kubeconfig),
+                kubeconfig: kubeconfig.filter(|path| !path.as_os_str().is_empty()),
                 server: None,
                 qps: kube_api_qps,
                 burst: kube_api_burst,

@@ -16,6 +16,8 @@ use crate::secret::{self, SecretError};
 use crate::work::Outcome;
 
 const ROLE: &str = "provisioner";
+/// Until a newer version, which the server has told, is looked at.
+const CATCH_UP: Duration = Duration::from_millis(50);
 /// Who has to let go wakes us by a change. A change may be left out when very many come at once, so one looks again.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
@@ -77,6 +79,13 @@ pub(crate) async fn act(
             written(context, volume, "unguard", patched(context, volume, patch).await)
         }
         ReclaimStep::DeleteVolume { handle, secret } => {
+            // A watch may be behind, and what is deleted cannot be had back: the server has the last word.
+            match context.cluster.get::<PersistentVolume>(&volume.key()).await {
+                Ok(Some(now)) if now.metadata.resource_version == meta.resource_version => {}
+                Ok(Some(_)) => return Acted::End(Outcome::After(CATCH_UP)),
+                Ok(None) => return Acted::End(Outcome::Done),
+                Err(error) => return written(context, volume, "look at it before it is deleted", Err(error)),
+            }
             let began = Instant::now();
             match delete_volume(context, timeout, volume, handle, secret).await {
                 Ok(()) => {
