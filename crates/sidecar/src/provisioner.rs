@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
 use wharf_model::topology;
 
-use self::act::{Actor, Memories, Progress};
+use self::act::{Actor, Memories, Progress, ROLE};
+use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
 use self::metrics::Counts;
@@ -51,9 +52,6 @@ mod world;
 
 pub use settings::{CapacitySettings, ImmediateBinding, Settings};
 
-/// How often snapshots are looked for whose protection was forgotten: upstream's default.
-const ORPHAN_SWEEP: Duration = Duration::from_secs(5 * 60);
-
 /// Runs until the stop. While the lease is lost nothing is done; when it is back, everything is looked at anew, since
 /// another process may have worked meanwhile.
 pub(crate) async fn run(context: Context, settings: Settings) {
@@ -65,27 +63,36 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         settings,
     });
     let world = World::watch(&context.cluster, &own);
-    loop {
-        let ready = async {
-            context.gate.opened().await;
-            world.synced().await;
-        };
-        tokio::select! {
-            biased;
-            () = context.gate.stopped() => return,
-            () = ready => {}
+    let capacity = CapacityHandle::default();
+    let rooms = async {
+        if let Some(settings) = own.settings.capacity.clone() {
+            capacity::run(context.clone(), own.settings.pace, settings, capacity.clone()).await;
         }
-        term(&context, &own, &world).await;
-    }
+    };
+    let terms = async {
+        loop {
+            let ready = async {
+                context.gate.opened().await;
+                world.synced().await;
+            };
+            tokio::select! {
+                biased;
+                () = context.gate.stopped() => return,
+                () = ready => {}
+            }
+            term(&context, &own, &world, &capacity).await;
+        }
+    };
+    tokio::join!(terms, rooms);
 }
 
 /// From getting the lease to losing it, or to the stop.
-async fn term(context: &Context, own: &Arc<Own>, world: &World) {
+async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &CapacityHandle) {
     let (gate, end) = context.gate.term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
-    let mut beside = feeds(world, &journal, &queue);
+    let mut beside = feeds(&context, world, &journal, &queue);
     let intents = journal.clone();
     beside.spawn(protection::run(
         context.clone(),
@@ -93,7 +100,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
         world.volumes.clone(),
         Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
         own.settings.pace.backoff(),
-        ORPHAN_SWEEP,
+        own.settings.orphan_sweep,
     ));
     let actor = Actor {
         context: context.clone(),
@@ -101,6 +108,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
         journal: journal.clone(),
         memories: Memories::default(),
         counts: context.metrics.family(Counts::register),
+        capacity: capacity.clone(),
     };
     let working = work(&queue, &context.gate, own.settings.pace.workers, |volume| {
         one(volume, world.clone(), actor.clone())
@@ -135,17 +143,22 @@ async fn one(volume: String, world: World, actor: Actor) -> Outcome {
 }
 
 /// What wakes a volume.
-fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
     let mut feeds = JoinSet::new();
     let wish = |key, priority| Wish { key, priority };
 
-    // Claims, for as long as they wait, and once more when they no longer do.
-    let of = world.clone();
+    // Claims, for as long as they wait, and once more when they no longer do; and those that wait to be cloned from
+    // one that is there now.
+    let (of, attempts) = (world.clone(), context.attempts.clone());
     feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
+        if change.new.is_none() {
+            attempts.forget(ROLE, &change.key.to_string());
+        }
         let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
         let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
-        let claim = waits.or(waited);
-        claim.and_then(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).into_iter().collect()
+        let clones = of.waiting_for_source(change);
+        let claims = waits.or(waited).into_iter().chain(&clones);
+        claims.filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
     }));
 
     let (of, intents) = (world.clone(), journal.clone());
@@ -155,11 +168,10 @@ fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()>
             return Vec::new();
         };
         let mut wishes = vec![wish(change.key.name.clone(), Priority::Normal)];
-        if change.new.is_none() {
-            // Others with the same handle waited for it to go.
-            let siblings = of.siblings(volume);
-            wishes.extend(siblings.iter().map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
-        }
+        // Others with the same handle wait for it to go, or for its policy to say so.
+        let siblings = of.siblings(volume);
+        let others = siblings.iter().filter(|other| other.metadata.name != change.key.name);
+        wishes.extend(others.map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
         wishes
     }));
 

@@ -41,6 +41,9 @@ pub(crate) use raw::ProtectError;
 const BY_SOURCE: &str = "provisioner/source";
 /// How often an intent that holds a source is looked for again; its end is not told to us.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// A claim that holds a source wakes us by its change. A change may be left out when very many come at once, so one
+/// looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Sources looked at once.
 const WORKERS: usize = 4;
 const ROLE: &str = "provisioner";
@@ -67,8 +70,8 @@ pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), Pr
     }
 }
 
-/// Adds the index that [`run`] needs.
-fn index(claims: &Store<PersistentVolumeClaim>) {
+/// Adds the index that [`run`] and [`waiting_for`] need.
+pub(crate) fn index(claims: &Store<PersistentVolumeClaim>) {
     claims.index(BY_SOURCE, |claim| match waits(claim) {
         true => sources(claim).iter().map(index_value).collect(),
         false => Vec::new(),
@@ -88,6 +91,14 @@ fn sources(claim: &PersistentVolumeClaim) -> BTreeSet<Named> {
     sources.filter(|source| *source != Named::Foreign).collect()
 }
 
+/// The claims that wait for volumes made from a source.
+pub(crate) fn waiting_for(
+    claims: &Store<PersistentVolumeClaim>,
+    source: &Named,
+) -> Vec<Arc<PersistentVolumeClaim>> {
+    claims.by_index(BY_SOURCE, &index_value(source))
+}
+
 fn index_value(source: &Named) -> String {
     match source {
         Named::Claim(key) => format!("claim {key}"),
@@ -100,16 +111,15 @@ fn index_value(source: &Named) -> String {
 pub(crate) type Intents = Arc<dyn Fn() -> Vec<Arc<Intent>> + Send + Sync>;
 
 /// Takes finalizers off sources that nobody needs any more, until it is dropped or stopped. Both stores must have
-/// been listed and the journal read before: what is not known to wait must not be taken for done.
+/// been listed, the claims indexed and the journal read before: what is not known to wait must not be taken for done.
 pub(crate) async fn run(
     context: Context,
     claims: Store<PersistentVolumeClaim>,
     volumes: Store<PersistentVolume>,
     intents: Intents,
     backoff: Backoff,
-    sweep_every: Duration,
+    sweep_every: Option<Duration>,
 ) {
-    index(&claims);
     let metrics = context.cluster.metrics();
     let cloned: Queue<Key> = Queue::new("clonesources", backoff, metrics);
     let restored: Queue<Key> = Queue::new("snapshotsources", backoff, metrics);
@@ -172,7 +182,8 @@ fn restored_by(change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Key>> {
 }
 
 /// Looks for snapshots with our finalizer, again and again: a watch of all snapshots is not worth it.
-async fn sweep(context: &Context, queue: &Queue<Key>, every: Duration) {
+async fn sweep(context: &Context, queue: &Queue<Key>, every: Option<Duration>) {
+    let Some(every) = every else { return };
     loop {
         context.gate.opened().await;
         match context.cluster.list::<VolumeSnapshot>(&WatchOptions::default()).await {
@@ -202,7 +213,7 @@ struct Sources {
 
 impl Sources {
     fn waiting(&self, source: &Named) -> Vec<Arc<PersistentVolumeClaim>> {
-        self.claims.by_index(BY_SOURCE, &index_value(source))
+        waiting_for(&self.claims, source)
     }
 
     /// A claim that may have been cloned.
@@ -299,8 +310,7 @@ impl Sources {
 fn held(source: &Key, hold: Hold) -> Outcome {
     tracing::debug!(%source, ?hold, "the source stays protected");
     match hold {
-        // Its next change wakes us.
-        Hold::Claim(_) => Outcome::Done,
+        Hold::Claim(_) => Outcome::After(LOOK_AGAIN),
         Hold::Intent(_) => Outcome::After(ASK_AGAIN),
     }
 }

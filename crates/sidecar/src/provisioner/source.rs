@@ -133,14 +133,6 @@ pub(crate) enum Unfit {
 const SNAPSHOT_GROUP: &str = VolumeSnapshot::API.group;
 const ALLOW: &str = annotation::ALLOW_VOLUME_MODE_CHANGE;
 
-impl SourceError {
-    /// Whether upstream would call the provisioning over, and not just wait: what is wrong is in the claim or the
-    /// driver, so an earlier attempt cannot have begun to make a volume.
-    pub(crate) fn is_final(&self) -> bool {
-        !matches!(self, Self::Unfit { .. })
-    }
-}
-
 /// What a reference of a claim names. The namespace is the claim's where the reference has none.
 pub(crate) fn named(claim: &PersistentVolumeClaim, source: &DataSource) -> Named {
     let namespace = source.namespace.clone().filter(|namespace| !namespace.is_empty());

@@ -16,6 +16,8 @@ use crate::secret::{self, SecretError};
 use crate::work::Outcome;
 
 const ROLE: &str = "provisioner";
+/// Who has to let go wakes us by a change. A change may be left out when very many come at once, so one looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
 /// How it goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,7 @@ pub(crate) async fn act(
         }
         ReclaimStep::Wait(Hold::Sibling(other)) => {
             tracing::debug!(volume = name, other, "another volume with the same handle goes first");
-            Acted::End(Outcome::Done)
+            Acted::End(Outcome::After(LOOK_AGAIN))
         }
         ReclaimStep::Refuse(fault) => failed(context, volume, &fault.to_string()),
         ReclaimStep::Guard => {
@@ -119,6 +121,12 @@ fn written(
         Ok(()) => Acted::Again,
         // It is gone, which the watch will tell.
         Err(ApiError::NotFound(_)) => Acted::End(Outcome::Done),
+        // Somebody else changed it too, as those do who let go of an object in deletion. The watch tells what it is
+        // like now, and wakes us.
+        Err(error @ (ApiError::Conflict(_) | ApiError::Invalid(_))) => {
+            tracing::debug!(volume = name, step, %error, "the volume is not as it was seen, looking again");
+            Acted::End(Outcome::Retry)
+        }
         Err(error) => {
             tracing::warn!(volume = name, step, %error, "the volume could not be changed, trying again");
             context.attempts.note(ROLE, name, step, Some(error.to_string()));
