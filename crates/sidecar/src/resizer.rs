@@ -35,8 +35,9 @@ mod view;
 mod wake;
 mod write;
 
-/// In attempts.
+/// In attempts: the two have one each, so that the success of one does not hide the failure of the other.
 const ROLE: &str = "resizer";
+const MODIFIER: &str = "modifier";
 /// More steps than that in a row are not progress.
 const ROUNDS: usize = 64;
 /// Between looks at classes that cannot be read.
@@ -229,7 +230,9 @@ impl Resizer {
                 // Without a claim there is nothing to do but to forget it, and without a volume to wait.
                 _ => {
                     self.memories.forget(&key);
-                    self.context.attempts.forget(ROLE, &key.to_string());
+                    for role in [ROLE, MODIFIER] {
+                        self.context.attempts.forget(role, &key.to_string());
+                    }
                     return Outcome::Done;
                 }
             };

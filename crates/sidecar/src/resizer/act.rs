@@ -14,7 +14,7 @@ use super::decide::Step;
 use super::memory::{ClassQuestion, Expanded, Failure, SizeQuestion};
 use super::view::Where;
 use super::write::{Told, Write, write};
-use super::{ROLE, Resizer, Seen};
+use super::{MODIFIER, ROLE, Resizer, Seen};
 use crate::attempts::now;
 use crate::secret::{self, SecretError};
 
@@ -75,9 +75,11 @@ impl Resizer {
         seen.memory.after(step);
         self.remember(seen);
         match step {
-            Step::FinishExpansion { size } => self.done(claim, volume, "expand", size),
-            Step::HandToNode => self.done(claim, volume, "expand in the controller", "the node goes on"),
-            Step::CompleteModification { target } => self.done(claim, volume, "modify", target),
+            Step::FinishExpansion { size } => self.done(ROLE, claim, volume, "expand", size),
+            Step::HandToNode => {
+                self.done(ROLE, claim, volume, "expand in the controller", "the node goes on")
+            }
+            Step::CompleteModification { target } => self.done(MODIFIER, claim, volume, "modify", target),
             _ => {}
         }
         Ok(())
@@ -126,7 +128,7 @@ impl Resizer {
         match outcome {
             Ok(expanded) => seen.memory.expansion.succeeded(expanded),
             Err(failure) => {
-                self.failed(claim, volume, "expand", &failure);
+                self.failed(ROLE, claim, volume, "expand", &failure);
                 self.tell(claim, Some(Told::expansion_failed(volume, self.context.driver.name(), &failure)));
                 if failure.is_in_use() && self.settings.handle_volume_inuse_error {
                     self.pods_wanted.notify_one();
@@ -202,7 +204,7 @@ impl Resizer {
         match self.call_modify(seen, claim, volume, target).await {
             Ok(()) => seen.memory.modification.succeeded(target),
             Err(failure) => {
-                self.failed(claim, volume, "modify", &failure);
+                self.failed(MODIFIER, claim, volume, "modify", &failure);
                 self.tell(claim, Some(Told::modification_failed(target, &failure)));
                 let asked = claim.spec.volume_attributes_class_name.clone();
                 let question = ClassQuestion { asked, target: target.to_owned() };
@@ -275,6 +277,7 @@ impl Resizer {
 
     fn failed(
         &self,
+        role: &'static str,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         what: &str,
@@ -282,11 +285,12 @@ impl Resizer {
     ) {
         let (claim, volume, error) = (claim.key().to_string(), &volume.metadata.name, failure.text());
         tracing::warn!(claim, volume, error, "cannot {what} the volume");
-        self.context.attempts.note(ROLE, &claim, what, Some(error));
+        self.context.attempts.note(role, &claim, what, Some(error));
     }
 
     fn done(
         &self,
+        role: &'static str,
         claim: &PersistentVolumeClaim,
         volume: &PersistentVolume,
         what: &str,
@@ -294,7 +298,7 @@ impl Resizer {
     ) {
         let (claim, volume) = (claim.key().to_string(), &volume.metadata.name);
         tracing::info!(claim, volume, %result, "{what}: done");
-        self.context.attempts.note(ROLE, &claim, what, None);
+        self.context.attempts.note(role, &claim, what, None);
     }
 }
 
