@@ -63,6 +63,7 @@ struct Shared<K> {
 struct Inside<K> {
     table: Table<K>,
     subscribers: Vec<Weak<Pending<K>>>,
+    revision: u64,
 }
 
 impl<K> Drop for Shared<K> {
@@ -76,7 +77,7 @@ impl<K> Drop for Shared<K> {
 
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
-        let inside = Mutex::new(Inside { table: Table::new(), subscribers: Vec::new() });
+        let inside = Mutex::new(Inside { table: Table::new(), subscribers: Vec::new(), revision: 0 });
         Self { shared: Arc::new(Shared { inside, reach: watch::Sender::new(Reach::Listing), options }) }
     }
 
@@ -114,6 +115,11 @@ impl<K: Kind> Store<K> {
     /// The objects found under a value; none if there is no such index.
     pub fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
         self.lock().table.by_index(name, value)
+    }
+
+    /// Grows with every change: what was computed from the store is right for as long as this is the same.
+    pub fn revision(&self) -> u64 {
+        self.lock().revision
     }
 
     /// From now on, every change.
@@ -159,6 +165,7 @@ impl<K: Kind> Store<K> {
         let changes = change(&mut inside.table);
         let subscribers: Vec<_> = inside.subscribers.iter().filter_map(Weak::upgrade).collect();
         for Change { key, old, new } in changes {
+            inside.revision += 1;
             for subscriber in &subscribers {
                 subscriber.push(Change { key: key.clone(), old: old.clone(), new: new.clone() });
             }

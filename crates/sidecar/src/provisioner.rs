@@ -17,9 +17,12 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
-use wharf_model::topology;
+use wharf_model::claim::ClaimPhase;
+use wharf_model::volume::VolumePhase;
+use wharf_model::{PersistentVolume, topology};
 
-use self::act::{Actor, Memories, Progress};
+use self::act::{Actor, Memories, Progress, ROLE};
+use self::capacity::CapacityHandle;
 use self::decide::decide;
 use self::journal::Journal;
 use self::metrics::Counts;
@@ -65,27 +68,36 @@ pub(crate) async fn run(context: Context, settings: Settings) {
         settings,
     });
     let world = World::watch(&context.cluster, &own);
-    loop {
-        let ready = async {
-            context.gate.opened().await;
-            world.synced().await;
-        };
-        tokio::select! {
-            biased;
-            () = context.gate.stopped() => return,
-            () = ready => {}
+    let capacity = CapacityHandle::default();
+    let rooms = async {
+        if let Some(settings) = own.settings.capacity.clone() {
+            capacity::run(context.clone(), own.settings.pace, settings, capacity.clone()).await;
         }
-        term(&context, &own, &world).await;
-    }
+    };
+    let terms = async {
+        loop {
+            let ready = async {
+                context.gate.opened().await;
+                world.synced().await;
+            };
+            tokio::select! {
+                biased;
+                () = context.gate.stopped() => return,
+                () = ready => {}
+            }
+            term(&context, &own, &world, &capacity).await;
+        }
+    };
+    tokio::join!(terms, rooms);
 }
 
 /// From getting the lease to losing it, or to the stop.
-async fn term(context: &Context, own: &Arc<Own>, world: &World) {
+async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &CapacityHandle) {
     let (gate, end) = context.gate.term();
     let context = Context { gate, ..context.clone() };
     let journal = Journal::open(&context).await;
     let queue: Queue<String> = Queue::new("volumes", own.settings.pace.backoff(), context.cluster.metrics());
-    let mut beside = feeds(world, &journal, &queue);
+    let mut beside = feeds(&context, world, &journal, &queue);
     let intents = journal.clone();
     beside.spawn(protection::run(
         context.clone(),
@@ -101,6 +113,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World) {
         journal: journal.clone(),
         memories: Memories::default(),
         counts: context.metrics.family(Counts::register),
+        capacity: capacity.clone(),
     };
     let working = work(&queue, &context.gate, own.settings.pace.workers, |volume| {
         one(volume, world.clone(), actor.clone())
@@ -135,17 +148,23 @@ async fn one(volume: String, world: World, actor: Actor) -> Outcome {
 }
 
 /// What wakes a volume.
-fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
+fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()> {
     let mut feeds = JoinSet::new();
     let wish = |key, priority| Wish { key, priority };
 
-    // Claims, for as long as they wait, and once more when they no longer do; and those that wait to be cloned from
-    // one that is there now.
-    let of = world.clone();
+    // Claims, for as long as they wait, and once more when they no longer do; and those that wait for a clone of one
+    // that is bound now.
+    let (of, attempts) = (world.clone(), context.attempts.clone());
     feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
+        if change.new.is_none() {
+            attempts.forget(ROLE, &change.key.to_string());
+        }
         let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
         let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
-        let clones = of.waiting_for_source(change);
+        let clones = match became(change, |claim| claim.status.phase == ClaimPhase::Bound) {
+            true => of.waiting_for_clone_of(&change.key),
+            false => Vec::new(),
+        };
         let claims = waits.or(waited).into_iter().chain(&clones);
         claims.filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
     }));
@@ -161,6 +180,13 @@ fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()>
         let siblings = of.siblings(volume);
         let others = siblings.iter().filter(|other| other.metadata.name != change.key.name);
         wishes.extend(others.map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
+        // Its claim may be told to be bound before it is itself: a clone needs both.
+        if let (true, Some(claim)) = (became(change, is_bound), &volume.spec.claim_ref) {
+            let clones = of.waiting_for_clone_of(&claim.key());
+            wishes.extend(
+                clones.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)),
+            );
+        }
         wishes
     }));
 
@@ -207,6 +233,16 @@ fn feeds(world: &World, journal: &Journal, queue: &Queue<String>) -> JoinSet<()>
         }));
     }
     feeds
+}
+
+/// Whether an object is now, and was not before.
+fn became<K>(change: &Change<K>, is: impl Fn(&K) -> bool) -> bool {
+    let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| is(object));
+    holds(&change.new) && !holds(&change.old)
+}
+
+fn is_bound(volume: &PersistentVolume) -> bool {
+    volume.status.phase == VolumePhase::Bound
 }
 
 /// Who made a volume: in the attributes of each, as upstream writes it. Another one for each process.

@@ -58,3 +58,18 @@ async fn absorbs_only_what_belongs_to_it() {
     let names: Vec<String> = store.all().iter().map(|thing| thing.metadata.name.clone()).collect();
     assert_eq!(names, ["mine"]);
 }
+
+#[test]
+fn a_revision_is_another_one_after_every_change_and_no_other_time() {
+    let store = Store::<Thing>::new(WatchOptions::default());
+    let mut seen = vec![store.revision()];
+    store.update(|table| table.watched(decoded(thing("a", 1, "red"))));
+    seen.push(store.revision());
+    store.update(|table| table.watched(decoded(thing("a", 2, "blue"))));
+    seen.push(store.revision());
+    store.update(|table| table.watched(decoded(thing("a", 1, "red"))));
+    assert_eq!(store.revision(), seen[2], "an older version changes nothing");
+    store.update(|table| table.watched_deletion(&Key::namespaced("ns", "a"), "u-a", "3"));
+    seen.push(store.revision());
+    assert!(seen.is_sorted_by(|a, b| a < b), "{seen:?}");
+}

@@ -4,16 +4,18 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde_json::Value;
-use tonic::{Code, Status};
-use wharf_cluster::{ApiError, Event, EventType, Regarding};
+use serde_json::{Map, Value};
+use tonic::Code;
+use wharf_cluster::ApiError;
 use wharf_csi::{ErrorClass, Operation, classify, v1};
-use wharf_model::names::{annotation, reason};
+use wharf_model::names::annotation;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
+use self::tell::{Told, Whom, refusal};
+use super::capacity::CapacityHandle;
 use super::claiming::{self, BidOutcome};
 use super::decide::{self, Step, Unselect, attributes_class};
-use super::intent::{ContentSource, Intent};
+use super::intent::Intent;
 use super::journal::Journal;
 use super::metrics::Counts;
 use super::reclaim::{self, Acted, ReclaimStep};
@@ -28,7 +30,10 @@ use crate::driver::described;
 use crate::secret::{self, SecretError};
 use crate::work::Outcome;
 
-const ROLE: &str = "provisioner";
+mod tell;
+
+/// Whose attempts they are.
+pub(crate) const ROLE: &str = "provisioner";
 
 /// What is remembered of each volume under way; clones share it.
 #[derive(Clone, Default)]
@@ -85,17 +90,6 @@ enum StepError {
     Cleanup { flaw: Flaw, volume: String, reason: String },
 }
 
-/// For whom a step is done, for events and counts.
-struct Whom<'a> {
-    volume: &'a str,
-    claim: Key,
-    uid: String,
-    class: String,
-    source: &'static str,
-    /// Whether there still is somebody to tell.
-    there: bool,
-}
-
 /// Does steps.
 #[derive(Clone)]
 pub(crate) struct Actor {
@@ -104,6 +98,8 @@ pub(crate) struct Actor {
     pub(crate) journal: Journal,
     pub(crate) memories: Memories,
     pub(crate) counts: Counts,
+    /// Who wants to know that there may be less room than before.
+    pub(crate) capacity: CapacityHandle,
 }
 
 impl Actor {
@@ -132,8 +128,7 @@ impl Actor {
             }
             Step::LeaveToPopulator => {
                 if let Some(claim) = claim {
-                    let note = "Assuming an external populator will provision the volume";
-                    self.context.event(claim, EventType::Normal, reason::PROVISIONING, note);
+                    self.tell(&Whom::waits(volume, claim), &Told::Left);
                 }
                 Progress::End(Outcome::Done)
             }
@@ -170,27 +165,32 @@ impl Actor {
 
     /// The steps until the intent is written.
     async fn begin(&self, volume: &str, claim: &PersistentVolumeClaim, seen: &Seen, step: Step) -> Progress {
-        let whom = whom(volume, claim);
+        let whom = Whom::waits(volume, claim);
         let done = match step {
             Step::Bid => return self.bid(&whom, claim, seen).await,
             Step::Look => self.look(claim).await.map(Happened::Looked),
             Step::Protect(source) => self.protect(&source).await.map(|()| Happened::Protected),
             Step::Write(intent) => {
-                self.tell_beginning(&whom);
+                self.tell(&whom, &Told::Beginning);
                 self.journal.write(*intent).await.map(|()| Happened::Wrote).map_err(StepError::from)
             }
             Step::Refuse(refusal) => {
-                self.tell_beginning(&whom);
+                self.tell(&whom, &Told::Beginning);
                 self.memories.note(volume, Happened::Stopped);
                 self.failed(&whom, "prepare", &refusal.to_string());
                 return Progress::End(Outcome::Retry);
             }
             Step::Unselect(why) => {
                 if let Unselect::Topology(_) = why {
-                    self.tell_beginning(&whom);
+                    self.tell(&whom, &Told::Beginning);
                     self.failed(&whom, "prepare", &why.to_string());
                 }
-                self.unselect(claim).await.map(|()| Happened::Unselected)
+                match self.unselect(claim).await {
+                    // The watch will tell.
+                    Ok(false) => return Progress::End(Outcome::Done),
+                    Ok(true) => Ok(Happened::Unselected),
+                    Err(error) => Err(error),
+                }
             }
             _ => return Progress::End(Outcome::Done),
         };
@@ -199,6 +199,8 @@ impl Actor {
                 self.memories.note(volume, happened);
                 Progress::Again
             }
+            // The lease was lost meanwhile: nothing that a claim's owner should read.
+            Err(_) if !self.context.gate.is_open() => Progress::End(Outcome::After(Duration::ZERO)),
             Err(error) => {
                 self.memories.note(volume, Happened::Stopped);
                 self.failed(&whom, "prepare", &error.to_string());
@@ -246,33 +248,33 @@ impl Actor {
         Ok(super::protection::protect(&self.context, source).await?)
     }
 
-    /// Takes the chosen node off the claim, so that the scheduler chooses again.
-    async fn unselect(&self, claim: &PersistentVolumeClaim) -> Result<(), StepError> {
+    /// Takes the chosen node off the claim, so that the scheduler chooses again; `false` if the claim is gone.
+    async fn unselect(&self, claim: &PersistentVolumeClaim) -> Result<bool, StepError> {
         let (api, key) = (&PersistentVolumeClaim::API, claim.key());
-        let Some(mut raw) = self.context.cluster.get_raw(api, &key).await? else { return Ok(()) };
-        let node = claim.selected_node().unwrap_or_default();
+        let Some(mut raw) = self.context.cluster.get_raw(api, &key).await? else { return Ok(false) };
         if raw.pointer("/metadata/uid").and_then(Value::as_str) != Some(&claim.metadata.uid) {
-            return Ok(());
+            return Ok(false);
         }
-        let Some(annotations) = raw.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
-        else {
-            return Ok(());
-        };
+        let annotations = raw.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+        let node = claim.selected_node().unwrap_or_default();
         let keys = [annotation::SELECTED_NODE, annotation::ALPHA_SELECTED_NODE];
-        // Somebody may have chosen another one meanwhile, which is what we want.
-        if !keys.iter().any(|key| annotations.get(*key).and_then(Value::as_str) == Some(node)) {
-            return Ok(());
-        }
-        for key in keys {
-            annotations.remove(key);
+        let selects = |key: &&str, annotations: &Map<String, Value>| {
+            annotations.get(*key).and_then(Value::as_str) == Some(node)
+        };
+        match annotations {
+            Some(annotations) if keys.iter().any(|key| selects(key, annotations)) => {
+                annotations.retain(|key, _| !keys.contains(&key.as_str()));
+            }
+            // Somebody has chosen another one meanwhile, which is what we want.
+            _ => return Ok(true),
         }
         self.context.cluster.update(api, &key, None, &raw).await?;
         tracing::info!(claim = %key, node, "the scheduler is to choose another node");
-        Ok(())
+        Ok(true)
     }
 
     async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> Progress {
-        let whom = intended(intent, claim);
+        let whom = Whom::intended(intent, claim);
         let volume = intent.volume.as_str();
         let happened = |class, exhausted| {
             let class_uid = intent.class_uid.clone();
@@ -334,7 +336,7 @@ impl Actor {
         object: &Value,
         kept: bool,
     ) -> Progress {
-        let whom = intended(intent, claim);
+        let whom = Whom::intended(intent, claim);
         let volume = intent.volume.as_str();
         match self.context.cluster.create(&PersistentVolume::API, None, object).await {
             Ok(_) => {
@@ -350,8 +352,7 @@ impl Actor {
                 let took = Duration::from_millis(u64::try_from(now().0 - intent.written).unwrap_or(0));
                 self.counts.made(&whom.class, whom.source, took);
                 self.context.attempts.note(ROLE, &whom.claim.to_string(), "write the volume", None);
-                let note = format!("Successfully provisioned volume {volume}");
-                self.tell(&whom, EventType::Normal, reason::PROVISIONING_SUCCEEDED, note);
+                self.tell(&whom, &Told::Made);
                 Progress::Again
             }
             // Perhaps ours, perhaps not: the next view compares.
@@ -385,7 +386,7 @@ impl Actor {
         flaw: Flaw,
         beside: Option<String>,
     ) -> Progress {
-        let whom = intended(intent, claim);
+        let whom = Whom::intended(intent, claim);
         let volume = intent.volume.as_str();
         // A cache that shows no volume is no proof that there is none; what stands for the handle stays.
         match self.context.cluster.get::<PersistentVolume>(&Key::cluster(volume)).await {
@@ -439,69 +440,19 @@ impl Actor {
         }
     }
 
-    fn tell_beginning(&self, whom: &Whom<'_>) {
-        let note = format!("External provisioner is provisioning volume for claim \"{}\"", whom.claim);
-        self.tell(whom, EventType::Normal, reason::PROVISIONING, note);
-    }
-
+    /// Tells that an attempt failed, wherever one may look for it.
     fn failed(&self, whom: &Whom<'_>, step: &'static str, error: &str) {
         tracing::warn!(volume = whom.volume, claim = %whom.claim, step, error, "no volume yet");
         self.counts.not_made(&whom.class, whom.source);
         self.context.attempts.note(ROLE, &whom.claim.to_string(), step, Some(error.to_owned()));
-        let note = format!("failed to provision volume with StorageClass {:?}: {error}", whom.class);
-        self.tell(whom, EventType::Warning, reason::PROVISIONING_FAILED, note);
+        self.tell(whom, &Told::Failed(error));
+        // Perhaps there is no room.
+        self.capacity.touched_class(&whom.class);
     }
 
-    fn tell(&self, whom: &Whom<'_>, kind: EventType, reason: &str, note: String) {
-        if !whom.there {
-            return;
+    fn tell(&self, whom: &Whom<'_>, told: &Told<'_>) {
+        if whom.there {
+            self.context.events.record(whom.event(told));
         }
-        let regarding = Regarding {
-            api_version: PersistentVolumeClaim::API.api_version(),
-            kind: PersistentVolumeClaim::API.kind.to_owned(),
-            key: whom.claim.clone(),
-            uid: whom.uid.clone(),
-        };
-        self.context.events.record(Event { regarding, kind, reason: reason.to_owned(), note });
-    }
-}
-
-/// What a refusal of the driver is to people.
-fn refusal(status: &Status, class: ErrorClass) -> String {
-    match class {
-        ErrorClass::Infeasible => format!("{}. Retries will be delayed.", described(status)),
-        ErrorClass::StillRunning | ErrorClass::Final => described(status),
-    }
-}
-
-fn whom<'a>(volume: &'a str, claim: &PersistentVolumeClaim) -> Whom<'a> {
-    let source = match claim.source().map(|source| source.kind.as_str()) {
-        Some("VolumeSnapshot") => "VolumeSnapshot",
-        Some("PersistentVolumeClaim") => "PersistentVolumeClaim",
-        _ => "",
-    };
-    Whom {
-        volume,
-        claim: claim.key(),
-        uid: claim.metadata.uid.clone(),
-        class: claim.class().unwrap_or_default().to_owned(),
-        source,
-        there: true,
-    }
-}
-
-fn intended<'a>(intent: &'a Intent, claim: Option<&PersistentVolumeClaim>) -> Whom<'a> {
-    let class = intent.template.pointer("/spec/storageClassName").and_then(Value::as_str);
-    Whom {
-        volume: &intent.volume,
-        claim: Key::namespaced(&intent.claim.namespace, &intent.claim.name),
-        uid: intent.claim.uid.clone(),
-        class: class.unwrap_or_default().to_owned(),
-        source: match &intent.request.source {
-            Some(ContentSource::Snapshot(_)) => "VolumeSnapshot",
-            Some(ContentSource::Volume(_)) => "PersistentVolumeClaim",
-            None => "",
-        },
-        there: claim.is_some(),
     }
 }

@@ -1,10 +1,9 @@
 //! The objects that the provisioner reads, and how they are found: stores with indexes, and what of them belongs
 //! to one volume. Nothing here waits, and nothing is scanned.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use wharf_cluster::{Change, Cluster, Store, WatchOptions};
-use wharf_model::claim::ClaimPhase;
+use wharf_cluster::{Cluster, Store, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, Segments, TopologyError};
 use wharf_model::{
@@ -129,18 +128,9 @@ impl World {
         self.claims.by_index(BY_CLASS, class)
     }
 
-    /// Claims that wait for a clone of this one, which has just become fit to be cloned.
-    pub(crate) fn waiting_for_source(
-        &self,
-        change: &Change<PersistentVolumeClaim>,
-    ) -> Vec<Arc<PersistentVolumeClaim>> {
-        let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| {
-            claim.as_ref().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
-        };
-        match is_bound(&change.new) && !is_bound(&change.old) {
-            true => protection::waiting_for(&self.claims, &Named::Claim(change.key.clone())),
-            false => Vec::new(),
-        }
+    /// Claims that wait for a clone of this one.
+    pub(crate) fn waiting_for_clone_of(&self, claim: &Key) -> Vec<Arc<PersistentVolumeClaim>> {
+        protection::waiting_for(&self.claims, &Named::Claim(claim.clone()))
     }
 
     /// All claims that wait for a volume of this driver.
@@ -271,6 +261,14 @@ impl Seen {
 pub(crate) struct StoredNodes {
     pub(crate) csi_nodes: Store<CSINode>,
     pub(crate) nodes: Store<Node>,
+    /// The places of all nodes, as last computed: claims come far more often than nodes change.
+    computed: Arc<Mutex<Option<Computed>>>,
+}
+
+struct Computed {
+    revision: u64,
+    keys: Vec<String>,
+    places: Vec<Segments>,
 }
 
 impl StoredNodes {
@@ -280,7 +278,7 @@ impl StoredNodes {
             let located = node.spec.drivers.iter().filter(|driver| !driver.topology_keys.is_empty());
             located.map(|driver| driver.name.clone()).collect()
         });
-        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()) }
+        Self { csi_nodes, nodes: cluster.store(WatchOptions::default()), computed: Arc::default() }
     }
 }
 
@@ -299,6 +297,14 @@ impl Nodes for StoredNodes {
     }
 
     fn places(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {
-        topology::places(keys, self.nodes.all().iter().map(|node| &**node))
+        let mut computed = self.computed.lock().unwrap_or_else(PoisonError::into_inner);
+        // Asked first: a node that changes meanwhile only makes it be computed again.
+        let revision = self.nodes.revision();
+        if let Some(computed) = computed.as_ref().filter(|is| is.revision == revision && is.keys == keys) {
+            return Ok(computed.places.clone());
+        }
+        let places = topology::places(keys, self.nodes.all().iter().map(|node| &**node))?;
+        *computed = Some(Computed { revision, keys: keys.to_vec(), places: places.clone() });
+        Ok(places)
     }
 }
