@@ -127,6 +127,29 @@ pub struct Election {
     pub retry_period: Duration,
 }
 
+/// Times of an election that cannot work.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "leader election: the lease duration ({lease_duration:?}) has to be longer than the renew deadline \
+     ({renew_deadline:?}), and that longer than the retry period ({retry_period:?})"
+)]
+pub struct ElectionError {
+    lease_duration: Duration,
+    renew_deadline: Duration,
+    retry_period: Duration,
+}
+
+impl Election {
+    /// Whether its times can work. If not, two could act at once, or nobody could renew in time.
+    pub fn check(&self) -> Result<(), ElectionError> {
+        let Self { lease_duration, renew_deadline, retry_period, .. } = *self;
+        match lease_duration > renew_deadline && renew_deadline > retry_period {
+            true => Ok(()),
+            false => Err(ElectionError { lease_duration, renew_deadline, retry_period }),
+        }
+    }
+}
+
 impl Default for Election {
     /// Upstream's times.
     fn default() -> Self {

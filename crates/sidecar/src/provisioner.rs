@@ -54,9 +54,6 @@ mod world;
 
 pub use settings::{CapacitySettings, ImmediateBinding, Settings};
 
-/// How often snapshots are looked for whose protection was forgotten: upstream's default.
-const ORPHAN_SWEEP: Duration = Duration::from_secs(5 * 60);
-
 /// Runs until the stop. While the lease is lost nothing is done; when it is back, everything is looked at anew, since
 /// another process may have worked meanwhile.
 pub(crate) async fn run(context: Context, settings: Settings) {
@@ -105,7 +102,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &Capac
         world.volumes.clone(),
         Arc::new(move || intents.volumes().iter().filter_map(|volume| intents.get(volume)).collect()),
         own.settings.pace.backoff(),
-        ORPHAN_SWEEP,
+        own.settings.orphan_sweep,
     ));
     let actor = Actor {
         context: context.clone(),

@@ -25,13 +25,16 @@ pub struct ScriptedDriver {
 }
 
 impl ScriptedDriver {
-    /// Starts its controller, with these further options, and makes its CSIDriver object.
+    /// Starts its controller, with these further options, and makes its CSIDriver object: volumes are attached,
+    /// unless `--capabilities=…` says otherwise.
     pub fn start(cluster: &TestCluster, name: &str, options: &[&str]) -> Self {
         let dir = cluster.directory().join(name);
         fs::create_dir_all(&dir).expect("the driver's directory");
+        let listed = options.iter().find(|option| option.starts_with("--capabilities="));
+        let attach = listed.is_none_or(|list| list.contains("PUBLISH_UNPUBLISH_VOLUME"));
         cluster.apply(&format!(
             "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {name}}}\n\
-             spec: {{attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}}\n"
+             spec: {{attachRequired: {attach}, podInfoOnMount: false, fsGroupPolicy: None}}\n"
         ));
         let controller = process(name, &dir, &dir.join("csi.sock"), options);
         Self {

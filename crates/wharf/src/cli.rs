@@ -48,7 +48,7 @@ pub(crate) enum LogFormat {
 #[derive(Debug, Subcommand)]
 enum Command {
     Driver(DriverArgs),
-    Sidecar(SidecarArgs),
+    Sidecar(Box<SidecarArgs>),
     Local(LocalArgs),
     Csi(CsiArgs),
 }
@@ -66,7 +66,7 @@ impl Cli {
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Driver(args) => driver::run(args).await,
-            Command::Sidecar(args) => sidecar::run(args).await,
+            Command::Sidecar(args) => sidecar::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
         }

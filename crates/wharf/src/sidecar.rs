@@ -14,7 +14,6 @@ use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::registrar::{self, legacy};
 
 use crate::signal::{stop_signal, which_signal};
-use crate::size::parse_duration;
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
@@ -107,6 +106,14 @@ impl SidecarArgs {
     }
 }
 
+/// A time of more than nothing, as upstream's flags take it.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    let some = goflags::parse_duration(text).filter(|time| !time.is_zero());
+    some.ok_or_else(|| {
+        format!("{text:?} is not a duration: write numbers and units, such as 500ms, 30s or 1m30s")
+    })
+}
+
 /// `wharf sidecar`.
 pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
     work(Work::Sidecar(Box::new(args.checked(&Environment::read())?))).await
@@ -120,3 +127,6 @@ pub(crate) async fn work(work: Work) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

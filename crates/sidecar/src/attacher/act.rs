@@ -10,7 +10,7 @@ use wharf_model::patch::Patch;
 use wharf_model::{Key, Kind, PersistentVolume, SecretRef, VolumeAttachment};
 
 use super::decide::Step;
-use super::view::{Again, Doing, Failed, Memory, Seen, Subject, View};
+use super::view::{Again, Doing, Failed, Memory, Published, Seen, Subject, View};
 use super::{Attacher, BATCH, ROLE};
 use crate::attempts::now;
 use crate::metrics::code_name;
@@ -277,7 +277,9 @@ impl One<'_> {
         match answer.await {
             Ok(answer) => {
                 context.attempts.note(ROLE, self.name(), method, None);
-                self.remember(|memory| memory.has_published(answer.publish_context.into_iter().collect()));
+                let context = answer.publish_context.into_iter().collect();
+                let version = self.seen.attachment.metadata.resource_version.clone();
+                self.remember(|memory| memory.has_published(Published { context, version }));
                 Then::Again
             }
             Err(status) => self.failed(Doing::Attach, method, refused(Doing::Attach, &status, &secrets)),

@@ -155,8 +155,10 @@ impl Step {
 fn attach(view: &View<'_>, seen: &Seen, now: Time) -> Next {
     let attachment = &*seen.attachment;
     let name = || attachment.metadata.name.clone();
-    if let Some(context) = &seen.memory.published {
-        let patch = patches::attached(attachment, context);
+    let version = &attachment.metadata.resource_version;
+    if let Some(published) = seen.memory.published.as_ref().filter(|published| published.version == *version)
+    {
+        let patch = patches::attached(attachment, &published.context);
         return Next::Step(Step::MarkAttached { attachment: name(), patch });
     }
     let failure = seen.failure(Doing::Attach);
@@ -312,8 +314,8 @@ fn report(
 ) -> Option<Step> {
     let failure = failure.filter(|failure| !failure.reported)?;
     let said = written.is_some_and(|written| {
-        // A detach error has no code.
-        let same_code = failure.doing == Doing::Detach || written.error_code == failure.code;
+        // A detach error has no code, and not every server keeps that of an attach error.
+        let same_code = written.error_code.is_none() || written.error_code == failure.code;
         let recent = written.time.is_some_and(|time| failure.at < time.plus(REPORT_AGAIN));
         written.message == failure.message && same_code && recent
     });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::decide::{Step, decide};
-use super::view::{Again, Doing, Failed, Memory, Pauses, Rules, Seen, Subject, View};
+use super::view::{Again, Doing, Failed, Memory, Pauses, Published, Rules, Seen, Subject, View};
 use crate::driver::Capabilities;
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
@@ -57,6 +57,7 @@ impl Chance {
 struct Running {
     key: Key,
     uid: String,
+    version: String,
     step: Step,
 }
 
@@ -77,7 +78,7 @@ enum Trouble {
     /// Objects that nobody lets go.
     Left(String),
     /// Volumes that nobody unpublished.
-    Published(BTreeSet<Call>),
+    NotUnpublished(BTreeSet<Call>),
 }
 
 /// A call that the driver is at: volume and node.
@@ -218,11 +219,11 @@ impl Simulation {
         let step = decide(&view, self.now);
         let named = |seen: &&Seen| Some(seen.attachment.metadata.name.as_str()) == attachment_of(&step);
         let acted_on = view.attachments.iter().find(named);
-        let uid = acted_on.map(|seen| seen.attachment.metadata.uid.clone()).unwrap_or_default();
+        let meta = acted_on.map(|seen| seen.attachment.metadata.clone()).unwrap_or_default();
         if matches!(step, Step::Done | Step::Wait(_)) {
             return Ok(());
         }
-        let running = Running { key, uid, step };
+        let running = Running { key, uid: meta.uid, version: meta.resource_version, step };
         if let Some(((volume, node), publish)) = call(&running) {
             self.check(&volume, &node, publish)?;
         }
@@ -329,7 +330,10 @@ impl Simulation {
             (_, false) => {}
         }
         match (publish, fails) {
-            (true, false) => self.remember(&running.uid).has_published(BTreeMap::new()),
+            (true, false) => {
+                let published = Published { context: BTreeMap::new(), version: running.version.clone() };
+                self.remember(&running.uid).has_published(published);
+            }
             (true, true) => self.fail(&running.uid, Doing::Attach, "refused"),
             (false, false) => {
                 self.refused.remove(&at);
@@ -375,7 +379,7 @@ impl Simulation {
         match (self.world.is_empty(), self.published.is_empty()) {
             (true, true) => Ok(()),
             (false, _) => Err(Trouble::Left(self.world.left())),
-            (true, false) => Err(Trouble::Published(self.published)),
+            (true, false) => Err(Trouble::NotUnpublished(self.published)),
         }
     }
 }

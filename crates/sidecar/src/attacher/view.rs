@@ -117,14 +117,24 @@ pub(super) enum Doing {
 pub(super) struct Memory {
     /// Of this attachment, not of another of its name.
     pub(super) uid: String,
-    /// The driver has published, with this context; the attachment does not say so yet.
-    pub(super) published: Option<BTreeMap<String, String>>,
+    /// The driver has published; the attachment does not say so yet.
+    pub(super) published: Option<Published>,
     /// The driver has unpublished; the attachment does not say so yet.
     pub(super) unpublished: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
     /// At this version the attachment said another thing than the driver did: call once more.
     pub(super) forced: Option<String>,
+}
+
+/// What the driver answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Published {
+    /// The publish context.
+    pub(super) context: BTreeMap<String, String>,
+    /// The attachment's version then. At any other, somebody may have published since, as when the lease was
+    /// another's for a while: then the driver is asked again.
+    pub(super) version: String,
 }
 
 /// An attempt that failed.
@@ -193,8 +203,8 @@ impl Pauses {
 
 impl Memory {
     /// The driver has published.
-    pub(super) fn has_published(&mut self, context: BTreeMap<String, String>) {
-        *self = Self { uid: std::mem::take(&mut self.uid), published: Some(context), ..Self::default() };
+    pub(super) fn has_published(&mut self, published: Published) {
+        *self = Self { uid: std::mem::take(&mut self.uid), published: Some(published), ..Self::default() };
     }
 
     /// The driver has unpublished.

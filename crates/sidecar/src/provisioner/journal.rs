@@ -10,7 +10,7 @@
 //! - Where we may not keep a journal, intents live in memory, which is what upstream does, and we say so once.
 //! - After a lost lease the journal is read again before anything is written.
 //!
-//! The rules are in [`book`], the form of a segment in [`segment`], requests in [`act`].
+//! The rules are in [`book`] and [`removals`], the form of a segment in [`segment`], requests in [`act`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,8 @@ use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::ApiError;
 
 use self::act::Place;
-use self::book::{Answers, Book, Job, Loaded, Removed, Ticket, Written};
+use self::book::{Answers, Book, Job, Loaded, Ticket, Written};
+use self::removals::Removed;
 use self::segment::Owner;
 use super::intent::Intent;
 use crate::context::Context;
@@ -35,6 +36,7 @@ use crate::work::Gate;
 
 mod act;
 mod book;
+mod removals;
 mod segment;
 
 /// How long an end waits for finished intents to be deleted.
@@ -173,9 +175,9 @@ impl Journal {
 
     /// Deletes what is finished, for an end. What is left is found settled at the next start.
     pub(crate) async fn flush(&self) {
-        self.shared.lock().book.hurry(Instant::now());
+        self.shared.lock().book.removals.hurry(Instant::now());
         self.shared.wake.notify_one();
-        let tidy = self.shared.until(|book| book.is_tidy(Instant::now()).then_some(()));
+        let tidy = self.shared.until(|book| book.removals.is_tidy(Instant::now()).then_some(()));
         if timeout(FLUSH, tidy).await.is_err() {
             tracing::warn!("finished intents are still in the journal; the next start looks at them again");
         }
@@ -246,20 +248,26 @@ impl Shared {
     }
 
     fn ended(&self, ended: Ended) {
-        if let Ended::Load(Loaded::NotAllowed(error)) | Ended::Write(_, Written::NotAllowed(error)) = &ended {
-            self.say_unavailable(error);
-        }
+        let refused = match &ended {
+            Ended::Load(Loaded::NotAllowed(error)) | Ended::Write(_, Written::NotAllowed(error)) => {
+                Some(error.clone())
+            }
+            _ => None,
+        };
         self.change(|book| {
             let now = Instant::now();
             match ended {
                 Ended::Load(outcome) => book.loaded(outcome, now),
                 Ended::Write(name, outcome) => book.written(&name, outcome, now),
                 Ended::Remove(name, outcome) => {
-                    book.removed(&name, outcome, now);
+                    book.removals.ended(&name, outcome, now);
                     Answers::new()
                 }
             }
         });
+        if let Some(error) = refused {
+            self.say_if_unavailable(&error);
+        }
     }
 
     /// Changes the book and tells those who wait.
@@ -280,8 +288,9 @@ impl Shared {
         self.news.notify_waiters();
     }
 
-    fn say_unavailable(&self, error: &ApiError) {
-        if self.lock().told.replace(false) != Some(false) {
+    fn say_if_unavailable(&self, error: &ApiError) {
+        let mut state = self.lock();
+        if !state.book.is_durable() && state.told.replace(false) != Some(false) {
             tracing::warn!(
                 %error,
                 "the intent journal cannot be kept: volumes may leak if the sidecar dies while they are made; \

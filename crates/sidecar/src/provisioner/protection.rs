@@ -118,7 +118,7 @@ pub(crate) async fn run(
     volumes: Store<PersistentVolume>,
     intents: Intents,
     backoff: Backoff,
-    sweep_every: Duration,
+    sweep_every: Option<Duration>,
 ) {
     let metrics = context.cluster.metrics();
     let cloned: Queue<Key> = Queue::new("clonesources", backoff, metrics);
@@ -182,7 +182,8 @@ fn restored_by(change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Key>> {
 }
 
 /// Looks for snapshots with our finalizer, again and again: a watch of all snapshots is not worth it.
-async fn sweep(context: &Context, queue: &Queue<Key>, every: Duration) {
+async fn sweep(context: &Context, queue: &Queue<Key>, every: Option<Duration>) {
+    let Some(every) = every else { return };
     loop {
         context.gate.opened().await;
         match context.cluster.list::<VolumeSnapshot>(&WatchOptions::default()).await {

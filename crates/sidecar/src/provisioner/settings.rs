@@ -29,6 +29,8 @@ pub struct Settings {
     pub capacity: Option<CapacitySettings>,
     /// Where the sidecar is a node's own: how it competes with other nodes for claims that any node could have.
     pub immediate_binding: Option<ImmediateBinding>,
+    /// How often snapshots are looked for whose protection was forgotten; `None`: never.
+    pub orphan_sweep: Option<Duration>,
 }
 
 /// How CSIStorageCapacity objects are kept.
@@ -71,6 +73,7 @@ impl Default for Settings {
             controller_publish_readonly: false,
             capacity: None,
             immediate_binding: None,
+            orphan_sweep: Some(Duration::from_secs(300)),
         }
     }
 }

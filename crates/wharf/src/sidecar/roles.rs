@@ -7,12 +7,11 @@ use std::time::Duration;
 
 use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
-use wharf_sidecar::controller::{self, Config, Election, Role};
+use wharf_sidecar::controller::{self, Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
 use wharf_sidecar::{Pace, attacher, provisioner, resizer};
 
-use super::Environment;
-use crate::size::parse_duration;
+use super::{Environment, parse_duration};
 
 /// The roles, and how they reach the cluster.
 #[derive(Debug, clap::Args)]
@@ -215,7 +214,9 @@ impl RolesArgs {
             identity: environment.identity(),
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             // Nodes do not compete: each has volumes of its own.
-            election: (election.leader_election && own_node.is_none()).then(|| election.checked()),
+            election: (election.leader_election && own_node.is_none())
+                .then(|| election.checked())
+                .transpose()?,
             provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
@@ -226,14 +227,16 @@ impl RolesArgs {
 }
 
 impl ElectionArgs {
-    fn checked(self) -> Election {
-        Election {
+    fn checked(self) -> Result<Election, ElectionError> {
+        let election = Election {
             namespace: self.leader_election_namespace,
             labels: self.leader_election_labels.into_iter().collect::<BTreeMap<_, _>>(),
             lease_duration: self.leader_election_lease_duration,
             renew_deadline: self.leader_election_renew_deadline,
             retry_period: self.leader_election_retry_period,
-        }
+        };
+        election.check()?;
+        Ok(election)
     }
 }
 
@@ -287,6 +290,7 @@ impl VolumeArgs {
                     max_delay: node.node_deployment_max_delay,
                 }
             }),
+            orphan_sweep: default.orphan_sweep,
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wharf_model::PersistentVolume;
 
-use super::super::view::{Memory, Rules};
+use super::super::view::{Memory, Published, Rules};
 use super::*;
 use crate::driver::Capabilities;
 
@@ -129,8 +129,9 @@ fn expect(volume: Option<Arc<PersistentVolume>>, attachments: Vec<Seen>, step: &
     assert_eq!(told(&decide(&view(&rules, volume, attachments), NOW)), step);
 }
 
-fn context() -> BTreeMap<String, String> {
-    BTreeMap::from([("device".to_owned(), "sda".to_owned())])
+fn context() -> Published {
+    let context = BTreeMap::from([("device".to_owned(), "sda".to_owned())]);
+    Published { context, version: "7".into() }
 }
 
 /// sidecars.md 1.2 "Handler choice".
@@ -151,7 +152,8 @@ fn a_driver_that_does_not_publish() {
     }
 }
 
-/// sidecars.md 1.2 "Attach order": one step after the other.
+/// sidecars.md 1.2 "Attach order": one step after the other. 1.0 "Secrets": guard and call read the one that the
+/// volume names.
 #[test]
 fn attaching() {
     let bare = || attachment("a", "n1", json!({}));
@@ -160,6 +162,11 @@ fn attaching() {
     expect(volume(json!({})), vec![guarded("a", "n1", json!({}))], "publish a h id-n1 s");
     let published = with(guarded("a", "n1", json!({})), |memory| memory.has_published(context()));
     expect(volume(json!({})), vec![published], "attached a");
+    // It has changed since: somebody else may have published it.
+    let stale = Published { version: "6".into(), ..context() };
+    let stale = |fields| with(guarded("a", "n1", fields), |memory| memory.has_published(stale));
+    expect(volume(json!({})), vec![stale.clone()(json!({}))], "publish a h id-n1 s");
+    expect(volume(json!({})), vec![stale(json!({"status.attached": true}))], "done");
     expect(volume(json!({})), vec![guarded("a", "n1", json!({"status.attached": true}))], "done");
     // Attached by another attacher, which died before it could say so: the driver is asked again.
     expect(volume(json!({})), vec![guarded("a", "n1", json!({}))], "publish a h id-n1 s");
@@ -361,7 +368,8 @@ fn one_volume_on_two_nodes() {
     expect(volume(json!({})), vec![coming(), there], "guard a s");
 }
 
-/// sidecars.md 1.2 "Errors": written once, and again when they say something new or a minute has passed.
+/// sidecars.md 1.2 "Errors": written once, and again when they say something new or a minute has passed. 1.2
+/// "Events": none, the attachment itself is where failures are told.
 #[test]
 fn failures_are_written_down() {
     let ago = |seconds: i64| Time(NOW.0 - seconds * 1000).to_string();
@@ -372,7 +380,7 @@ fn failures_are_written_down() {
         (Doing::Attach, attach_error("no", Some(13), 30), false, "wait 9"),
         (Doing::Attach, attach_error("no", Some(13), 61), false, "report a"),
         (Doing::Attach, attach_error("no", Some(14), 30), false, "report a"),
-        (Doing::Attach, attach_error("no", None, 30), false, "report a"),
+        (Doing::Attach, attach_error("no", None, 30), false, "wait 9"),
         (Doing::Attach, attach_error("another", Some(13), 30), false, "report a"),
         (Doing::Detach, json!({"attached": true}), false, "report a"),
         (
@@ -437,7 +445,7 @@ fn forced_by_what_the_driver_lists() {
 }
 
 /// sidecars.md 1.2 "PV finalizer removal": the volume goes when the server says that nobody needs it, and not
-/// because we see nobody.
+/// because we see nobody. User pain 11: only our own finalizer is named in the patch.
 #[test]
 fn letting_the_volume_go() {
     let rules = rules();

@@ -66,36 +66,90 @@ pub(super) async fn owner(
 }
 
 async fn climb(cluster: &Cluster, namespace: &str, pod: &str, levels: u32) -> Result<OwnerRef, OwnerError> {
-    let (mut api, mut name) = (Pod::API, pod.to_owned());
-    let mut left = levels;
+    let (mut api, mut name, mut left) = (Pod::API, pod.to_owned(), levels);
     loop {
         let key = Key::namespaced(namespace, &name);
         let object = cluster.get_raw(&api, &key).await?;
         let meta = object.and_then(|mut object| serde_json::from_value(object["metadata"].take()).ok());
         let Some(meta): Option<Meta> = meta else { return Err(OwnerError::Missing { kind: api.kind, key }) };
-        if left == 0 {
-            return Ok(OwnerRef {
-                api_version: api.api_version(),
-                kind: api.kind.to_owned(),
-                name,
-                uid: meta.uid,
-                controller: Some(true),
-            });
+        match next(&api, meta, left)? {
+            Climb::Found(owner) => return Ok(owner),
+            Climb::Up(above, above_name) => (api, name, left) = (above, above_name, left - 1),
         }
-        let kind = api.kind.to_owned();
-        let controller = meta.owner_references.into_iter().find(|owner| owner.controller == Some(true));
-        let owner = controller.ok_or(OwnerError::NoController { kind, name })?;
-        // The last one need not be read: its reference says it all, and fewer permissions are needed.
-        if left == 1 {
-            return Ok(owner);
-        }
-        let known = CONTROLLERS
-            .into_iter()
-            .find(|api| api.kind == owner.kind && api.api_version() == owner.api_version);
-        (api, name) = match known {
-            Some(api) => (api, owner.name),
-            None => return Err(OwnerError::UnknownKind { kind: owner.kind, name: owner.name }),
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Climb {
+    /// This is it.
+    Found(OwnerRef),
+    /// Look at this one.
+    Up(Api, String),
+}
+
+/// Where an object leads that is so many levels below the owner.
+fn next(api: &Api, meta: Meta, left: u32) -> Result<Climb, OwnerError> {
+    let (kind, name) = (api.kind.to_owned(), meta.name);
+    if left == 0 {
+        let (api_version, uid) = (api.api_version(), meta.uid);
+        return Ok(Climb::Found(OwnerRef { api_version, kind, name, uid, controller: Some(true) }));
+    }
+    let controller = meta.owner_references.into_iter().find(|owner| owner.controller == Some(true));
+    let owner = controller.ok_or(OwnerError::NoController { kind, name })?;
+    // The last one need not be read: its reference says it all, and fewer permissions are needed.
+    if left == 1 {
+        return Ok(Climb::Found(owner));
+    }
+    let is_its = |api: &Api| api.kind == owner.kind && api.api_version() == owner.api_version;
+    match CONTROLLERS.into_iter().find(is_its) {
+        Some(api) => Ok(Climb::Up(api, owner.name)),
+        None => Err(OwnerError::UnknownKind { kind: owner.kind, name: owner.name }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reference(api_version: &str, kind: &str, controller: Option<bool>) -> OwnerRef {
+        let (name, uid) = ("above".to_owned(), "u-above".to_owned());
+        OwnerRef { api_version: api_version.into(), kind: kind.into(), name, uid, controller }
+    }
+
+    /// sidecars.md 1.1 "Capacity": ownerRef level.
+    #[test]
+    fn up_the_chain() {
+        let pod = |owners: Vec<OwnerRef>| Meta {
+            name: "pod".into(),
+            uid: "u".into(),
+            owner_references: owners,
+            ..Meta::default()
         };
-        left -= 1;
+        let set = || reference("apps/v1", "ReplicaSet", Some(true));
+        let own = OwnerRef {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            name: "pod".into(),
+            uid: "u".into(),
+            controller: Some(true),
+        };
+        assert_eq!(next(&Pod::API, pod(vec![set()]), 0).unwrap(), Climb::Found(own));
+        let other = reference("v1", "ConfigMap", None);
+        assert_eq!(next(&Pod::API, pod(vec![other.clone(), set()]), 1).unwrap(), Climb::Found(set()));
+        assert_eq!(
+            next(&Pod::API, pod(vec![set()]), 2).unwrap(),
+            Climb::Up(apps("ReplicaSet", "replicasets"), "above".into())
+        );
+        for (owners, left, text) in [
+            (vec![], 1, "Pod pod is controlled by nothing: lower --capacity-ownerref-level"),
+            (vec![other], 1, "Pod pod is controlled by nothing: lower --capacity-ownerref-level"),
+            (
+                vec![reference("x.dev/v1", "ReplicaSet", Some(true))],
+                2,
+                "ReplicaSet above is of a kind whose controller cannot be looked up: lower --capacity-ownerref-level",
+            ),
+        ] {
+            assert_eq!(next(&Pod::API, pod(owners), left).unwrap_err().to_string(), text);
+        }
     }
 }

@@ -7,7 +7,8 @@ use tokio::time::timeout;
 use wharf_cluster::{ApiError, Cluster, Listed, Preconditions, WatchOptions};
 use wharf_model::{Key, Kind, Lease};
 
-use super::book::{Loaded, Removed, Written};
+use super::book::{Loaded, Written};
+use super::removals::Removed;
 use super::segment::{self, Owner};
 
 /// A claim waits for each write, so an answer that takes longer is given up and counts as lost.

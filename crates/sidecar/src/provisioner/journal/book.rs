@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use wharf_cluster::ApiError;
 
 use super::JournalError;
+use super::removals::Removals;
 use super::segment::{Found, MOST_BYTES, MOST_INTENTS, cost};
 use crate::provisioner::intent::Intent;
 
-/// So many writes run at once, and so many deletions.
+/// So many writes run at once.
 const AT_ONCE: usize = 4;
 /// Between two writes that are not full: what comes in a burst shares a segment.
 const GATHER: Duration = Duration::from_millis(10);
@@ -25,14 +26,13 @@ const GATHER: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_millis(50);
 /// So often a write is tried that may or may not have happened.
 const TRIES: u32 = 3;
-/// Between these tries, and between failed loads and deletions: doubled each time.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Between these tries, and between failed loads: doubled each time.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// Finished segments wait so long for company before they are deleted.
-const TIDY: Duration = Duration::from_millis(100);
-/// After so long a request that got no answer does not happen any more; API servers give up after a minute.
-const DOUBT: Duration = Duration::from_secs(120);
+pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// So long after it was read the journal is looked at again: the last request of one who died may come late. API
+/// servers give up after a minute.
+const LATE: [Duration; 3] = [Duration::from_secs(5), Duration::from_secs(30), Duration::from_secs(120)];
 /// Between two looks whether we may keep a journal.
 const ASK_AGAIN: Duration = Duration::from_secs(300);
 
@@ -78,17 +78,6 @@ pub(super) enum Loaded {
     Failed,
 }
 
-/// What came of a deletion.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removed {
-    /// It is gone.
-    Gone,
-    /// Nothing was there. After a lost request it may still come.
-    NotThere,
-    /// It did not work.
-    Failed,
-}
-
 /// How far the journal can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
@@ -96,8 +85,8 @@ enum Access {
     Shut,
     /// It has to be read, not before this.
     Unread { at: Instant },
-    /// It is as the book says.
-    Durable,
+    /// It is as the book says since it was read, and has been looked at so often since.
+    Durable { since: Instant, looks: usize },
     /// We may not keep it; look again then.
     Memory { again: Instant },
 }
@@ -116,8 +105,8 @@ pub(super) struct Book {
     writing: BTreeMap<String, Batch>,
     again: Vec<Batch>,
     last_write: Option<Instant>,
-    /// By the name of the segment.
-    removals: BTreeMap<String, Removal>,
+    /// Segments that are to go.
+    pub(super) removals: Removals,
     /// Volumes whose intents were found, not written by us.
     found: Vec<String>,
 }
@@ -151,15 +140,6 @@ struct Batch {
     at: Instant,
 }
 
-struct Removal {
-    /// `None` for what a lost request may have left.
-    uid: Option<String>,
-    since: Instant,
-    at: Instant,
-    failures: u32,
-    running: bool,
-}
-
 impl Book {
     /// A book that nobody has opened.
     pub(super) fn new() -> Self {
@@ -173,7 +153,7 @@ impl Book {
             writing: BTreeMap::new(),
             again: Vec::new(),
             last_write: None,
-            removals: BTreeMap::new(),
+            removals: Removals::default(),
             found: Vec::new(),
         }
     }
@@ -197,12 +177,12 @@ impl Book {
 
     /// Whether it was read, or cannot be.
     pub(super) fn is_ready(&self) -> bool {
-        matches!(self.access, Access::Durable | Access::Memory { .. })
+        matches!(self.access, Access::Durable { .. } | Access::Memory { .. })
     }
 
     /// Whether intents outlive us.
     pub(super) fn is_durable(&self) -> bool {
-        self.access == Access::Durable
+        matches!(self.access, Access::Durable { .. })
     }
 
     /// The open intent of a volume.
@@ -276,7 +256,7 @@ impl Book {
         if self.segments.get(&name).is_some_and(empty)
             && let Some(segment) = self.segments.remove(&name)
         {
-            self.remove(name, Some(segment.uid), now, TIDY);
+            self.removals.finished(name, segment.uid, now);
         }
     }
 
@@ -297,23 +277,6 @@ impl Book {
         news
     }
 
-    fn remove(&mut self, name: String, uid: Option<String>, now: Instant, after: Duration) {
-        let removal = Removal { uid, since: now, at: now + after, failures: 0, running: false };
-        self.removals.insert(name, removal);
-    }
-
-    /// Deletions are due now: we are about to end.
-    pub(super) fn hurry(&mut self, now: Instant) {
-        for removal in self.removals.values_mut() {
-            removal.at = removal.at.min(now);
-        }
-    }
-
-    /// Whether no deletion runs or is due.
-    pub(super) fn is_tidy(&self, now: Instant) -> bool {
-        self.removals.values().all(|removal| !removal.running && removal.at > now)
-    }
-
     /// The next thing to do, which from now on counts as begun. `name` makes names for segments.
     pub(super) fn next(&mut self, now: Instant, name: impl FnOnce() -> String) -> Option<Job> {
         if self.load_due().is_some_and(|at| at <= now) {
@@ -328,34 +291,32 @@ impl Book {
             self.writing.insert(name.clone(), batch);
             return Some(Job::Write { name, intents });
         }
-        if self.removals.values().filter(|removal| removal.running).count() >= AT_ONCE {
-            return None;
-        }
-        let due = |removal: &Removal| !removal.running && removal.at <= now;
-        let (name, removal) = self.removals.iter_mut().find(|(_, removal)| due(removal))?;
-        removal.running = true;
-        Some(Job::Remove { name: name.clone(), uid: removal.uid.clone() })
+        self.removal_due()?;
+        let (name, uid) = self.removals.next(now)?;
+        Some(Job::Remove { name, uid })
     }
 
     /// When [`Book::next`] is to be asked again, if nothing else happens.
     pub(super) fn due(&self) -> Option<Instant> {
-        let waiting = self.removals.values().filter(|removal| !removal.running).map(|removal| removal.at);
-        let running = self.removals.values().filter(|removal| removal.running).count();
-        let removal = if running < AT_ONCE { waiting.min() } else { None };
-        [self.load_due(), self.write_due(), removal].into_iter().flatten().min()
+        [self.load_due(), self.write_due(), self.removal_due()].into_iter().flatten().min()
     }
 
-    /// Nothing is read while we write: what is under way would be missing.
+    /// Nothing is read while we write or delete: what is under way would be missing, or come back.
     fn load_due(&self) -> Option<Instant> {
         match self.access {
-            _ if self.loading || !self.writing.is_empty() => None,
+            _ if self.loading || !self.writing.is_empty() || self.removals.are_running() => None,
             Access::Unread { at } | Access::Memory { again: at } => Some(at),
-            Access::Shut | Access::Durable => None,
+            Access::Durable { since, looks } => LATE.get(looks).map(|&late| since + late),
+            Access::Shut => None,
         }
     }
 
+    fn removal_due(&self) -> Option<Instant> {
+        if self.loading { None } else { self.removals.due() }
+    }
+
     fn write_due(&self) -> Option<Instant> {
-        if self.access != Access::Durable || self.writing.len() >= AT_ONCE {
+        if !self.is_durable() || self.loading || self.writing.len() >= AT_ONCE {
             return None;
         }
         let again = self.again.iter().map(|batch| batch.at).min();
@@ -398,7 +359,7 @@ impl Book {
         let Some(mut batch) = self.writing.remove(name) else { return Answers::new() };
         if let Written::Doubtful(_) = outcome {
             // Whoever waits is answered by another try, so that this one can go as soon as it is found.
-            self.remove(name.to_owned(), None, now, LONGEST_PAUSE);
+            self.removals.doubtful(name, now);
         }
         match (outcome, self.access) {
             // What was written will be found when the journal is read again; who wanted it has to look again.
@@ -408,7 +369,7 @@ impl Book {
                 self.segments.insert(name.to_owned(), segment);
                 self.keep(batch, Some(name), now)
             }
-            (Written::NotAllowed(_), Access::Durable) => {
+            (Written::NotAllowed(_), Access::Durable { .. }) => {
                 self.access = Access::Memory { again: now + ASK_AGAIN };
                 let waiting = Batch { entries: self.waiting.drain(..).collect(), tries: 0, at: now };
                 let again = std::mem::take(&mut self.again);
@@ -417,12 +378,12 @@ impl Book {
             }
             (Written::Refused(error), _) => batch.told(|| Err(JournalError::Api(error.clone()))),
             (_, Access::Memory { .. }) => self.keep(batch, None, now),
-            (Written::Busy(after), Access::Durable) => {
+            (Written::Busy(after), Access::Durable { .. }) => {
                 batch.at = now + after;
                 self.again.push(batch);
                 Answers::new()
             }
-            (Written::Doubtful(error), Access::Durable) => {
+            (Written::Doubtful(error), Access::Durable { .. }) => {
                 batch.tries += 1;
                 if batch.tries >= TRIES {
                     return batch.told(|| Err(JournalError::Api(error.clone())));
@@ -462,35 +423,49 @@ impl Book {
                 self.access = Access::Memory { again: now + ASK_AGAIN };
                 Answers::new()
             }
-            (Loaded::Failed, _) => {
+            (Loaded::All(found), Access::Durable { since, looks }) => {
+                self.access = Access::Durable { since, looks: looks + 1 };
+                self.adopt(found, now)
+            }
+            // It was as the book says before, and is still; writes will tell whether we may not any more.
+            (Loaded::Failed | Loaded::NotAllowed(_), Access::Durable { since, looks }) => {
+                self.access = Access::Durable { since, looks: looks + 1 };
+                Answers::new()
+            }
+            (Loaded::Failed, Access::Unread { .. }) => {
                 self.load_failures += 1;
                 self.access = Access::Unread { at: now + pause(self.load_failures) };
                 Answers::new()
             }
-            (Loaded::NotAllowed(_), _) => {
+            (Loaded::NotAllowed(_), Access::Unread { .. } | Access::Memory { .. }) => {
                 self.access = Access::Memory { again: now + ASK_AGAIN };
                 let waiting = Batch { entries: self.waiting.drain(..).collect(), tries: 0, at: now };
                 self.keep(waiting, None, now)
             }
-            (Loaded::All(found), _) => {
+            (Loaded::All(found), Access::Unread { .. } | Access::Memory { .. }) => {
                 self.load_failures = 0;
-                self.access = Access::Durable;
+                self.access = Access::Durable { since: now, looks: 0 };
+                self.queue_unwritten(now);
                 self.adopt(found, now)
             }
         }
     }
 
-    /// Takes up what was found, and has written what was only in memory.
-    fn adopt(&mut self, found: Vec<Found>, now: Instant) -> Answers {
+    /// Has written what was only in memory.
+    fn queue_unwritten(&mut self, now: Instant) {
         for open in self.open.values().filter(|open| open.segments.is_empty()) {
             let intent = Arc::clone(&open.intent);
             if let Ok(text) = serde_json::to_string(&*intent) {
                 self.waiting.push_front(Entry { ticket: None, intent, text: text.into(), since: now });
             }
         }
+    }
+
+    /// Takes up what was found.
+    fn adopt(&mut self, found: Vec<Found>, now: Instant) -> Answers {
         for Found { name, uid, intents, unreadable } in found {
             // All that is in the former is finished or was never acted on; the latter are known.
-            if self.removals.contains_key(&name) || self.segments.contains_key(&name) {
+            if self.removals.contains(&name) || self.segments.contains_key(&name) {
                 continue;
             }
             for intent in &intents {
@@ -512,26 +487,6 @@ impl Book {
         }
         answers
     }
-
-    /// A deletion has ended.
-    pub(super) fn removed(&mut self, name: &str, outcome: Removed, now: Instant) {
-        let Some(removal) = self.removals.get_mut(name) else { return };
-        removal.running = false;
-        let certain = removal.uid.is_some() || now.saturating_duration_since(removal.since) >= DOUBT;
-        match outcome {
-            Removed::Gone => {
-                self.removals.remove(name);
-            }
-            Removed::NotThere if certain => {
-                self.removals.remove(name);
-            }
-            Removed::NotThere => removal.at = now + LONGEST_PAUSE,
-            Removed::Failed => {
-                removal.failures += 1;
-                removal.at = now + pause(removal.failures);
-            }
-        }
-    }
 }
 
 impl Batch {
@@ -540,7 +495,7 @@ impl Batch {
     }
 }
 
-fn pause(failures: u32) -> Duration {
+pub(super) fn pause(failures: u32) -> Duration {
     PAUSE.saturating_mul(2_u32.saturating_pow(failures.saturating_sub(1))).min(LONGEST_PAUSE)
 }
 

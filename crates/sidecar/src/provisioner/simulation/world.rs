@@ -100,11 +100,8 @@ impl World {
         for name in NAMES {
             match self.api.claims.get(name) {
                 None => events.push(Event::Ask(name)),
-                // The protection of claims: not while attached.
-                Some(claim) if !self.api.attachments.values().any(|of| *of == claim.spec.volume_name) => {
-                    events.push(Event::Leave(name.to_owned()));
-                }
-                Some(_) => {}
+                // Also while its volume is attached: the pod is gone, the detach is to come.
+                Some(_) => events.push(Event::Leave(name.to_owned())),
             }
         }
         for (name, present) in &self.api.volumes {

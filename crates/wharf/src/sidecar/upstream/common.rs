@@ -95,18 +95,16 @@ pub(super) fn election(given: &Given, environment: &Environment) -> Result<Elect
             _ => return Err(FlagError(format!("flag -leader-election-labels: {item:?} is not key:value"))),
         }
     }
-    let lease_duration = given.timeout("leader-election-lease-duration", default.lease_duration)?;
-    let renew_deadline = given.timeout("leader-election-renew-deadline", default.renew_deadline)?;
-    let retry_period = given.timeout("leader-election-retry-period", default.retry_period)?;
-    // Else two could work at once, or nobody could renew in time.
-    if lease_duration <= renew_deadline || renew_deadline <= retry_period {
-        let error = "leader election: the lease duration has to be longer than the renew deadline, and that longer \
-                     than the retry period";
-        return Err(FlagError(error.to_owned()));
-    }
     let namespace = given.text("leader-election-namespace").map(str::to_owned);
-    let namespace = namespace.or_else(|| environment.pod_namespace.clone());
-    Ok(Election { namespace, labels, lease_duration, renew_deadline, retry_period })
+    let election = Election {
+        namespace: namespace.or_else(|| environment.pod_namespace.clone()),
+        labels,
+        lease_duration: given.timeout("leader-election-lease-duration", default.lease_duration)?,
+        renew_deadline: given.timeout("leader-election-renew-deadline", default.renew_deadline)?,
+        retry_period: given.timeout("leader-election-retry-period", default.retry_period)?,
+    };
+    election.check().map_err(|error| FlagError(error.to_string()))?;
+    Ok(election)
 }
 
 fn listen(given: &Given) -> Result<Option<Listen>, FlagError> {

@@ -35,6 +35,7 @@ pub(super) static FLAGS: [Flag; 28] = [
     flag("node-deployment-immediate-binding", Bool, "true", Same("")),
     flag("node-deployment-base-delay", Time, "20s", Same("")),
     flag("node-deployment-max-delay", Time, "1m0s", Same("")),
+    flag("snapshot-orphan-sweep-interval", Time, "5m0s", Same("0: never")),
     flag("enable-leader-election", Bool, "false", Same("of older releases: `--leader-election`")),
     flag(
         "capacity-controller-deployment-mode",
@@ -44,12 +45,6 @@ pub(super) static FLAGS: [Flag; 28] = [
     ),
     flag("cloning-protection-threads", Count, "1", NO_THREADS),
     flag("capacity-threads", Count, "1", NO_THREADS),
-    flag(
-        "snapshot-orphan-sweep-interval",
-        Time,
-        "5m0s",
-        Ignored("a snapshot's protection is looked at when something changes, and at every start"),
-    ),
     flag("kube-api-capacity-qps", Decimal, "1", ONE_CONNECTION),
     flag("kube-api-capacity-burst", Count, "5", ONE_CONNECTION),
     flag("enable-pprof", Bool, "false", NO_GO),
@@ -90,6 +85,8 @@ pub(super) fn asked(given: &mut Given, environment: &Environment) -> Result<Side
         controller_publish_readonly: given.is_set("controller-publish-readonly"),
         capacity: capacity(given, environment)?,
         immediate_binding: None,
+        orphan_sweep: Some(given.duration("snapshot-orphan-sweep-interval", Duration::from_secs(300)))
+            .filter(|interval| !interval.is_zero()),
     };
     if given.is_set("node-deployment") {
         let Some(node) = &environment.node_name else {

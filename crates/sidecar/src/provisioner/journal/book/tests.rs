@@ -1,10 +1,13 @@
-//! The rules as tables, and then against a server that loses answers and a sidecar that dies.
+//! The rules as tables; [`world`] has them against a server that loses answers and a sidecar that dies.
 
-use proptest::prelude::*;
 use wharf_cluster::Refusal;
 
 use super::*;
+use crate::provisioner::journal::removals::Removed;
 use crate::provisioner::journal::testing::intent;
+
+/// Long enough for whatever waits.
+const LONG: Duration = LONGEST_PAUSE;
 
 fn refusal() -> Refusal {
     Refusal { method: "POST", object: "Lease ns/x".into(), message: "no".into() }
@@ -34,8 +37,18 @@ impl Desk {
         let mut desk = Self::new();
         desk.book.opened(desk.now);
         assert_eq!(desk.job(), Some(Job::Load));
-        desk.load(Loaded::All(Vec::new()));
+        desk.read(&[]);
         desk
+    }
+
+    /// The journal is read, and looked at again until nothing can come late any more.
+    fn read(&mut self, found: &[Found]) {
+        self.load(Loaded::All(found.to_vec()));
+        for _ in LATE {
+            self.pass(LATE[2]);
+            assert_eq!(self.job(), Some(Job::Load));
+            self.load(Loaded::All(found.to_vec()));
+        }
     }
 
     fn job(&mut self) -> Option<Job> {
@@ -165,39 +178,16 @@ fn a_segment_goes_when_its_last_intent_is_finished() {
     assert_eq!(desk.next_write(), Some(2));
     desk.done("s1");
     desk.book.finish("a", desk.now);
-    desk.pass(TIDY);
+    desk.pass(LONG);
     assert_eq!(desk.job(), None);
     assert!(desk.book.get("a").is_none() && desk.book.get("b").is_some());
     desk.book.finish("b", desk.now);
     desk.book.finish("b", desk.now);
-    assert!(desk.book.is_tidy(desk.now), "not due yet");
-    desk.book.hurry(desk.now);
-    assert!(!desk.book.is_tidy(desk.now));
-    let remove = Job::Remove { name: "s1".into(), uid: Some("uid-s1".into()) };
-    assert_eq!(desk.job(), Some(remove.clone()));
-    assert_eq!((desk.job(), desk.book.due()), (None, None));
-    desk.book.removed("s1", Removed::Failed, desk.now);
-    assert_eq!((desk.job(), desk.book.due()), (None, Some(desk.now + PAUSE)));
-    desk.pass(PAUSE);
-    assert_eq!(desk.job(), Some(remove));
-    desk.book.removed("s1", Removed::NotThere, desk.now);
+    assert_eq!(desk.job(), None, "not at once");
+    desk.book.removals.hurry(desk.now);
+    assert_eq!(desk.job(), Some(Job::Remove { name: "s1".into(), uid: Some("uid-s1".into()) }));
+    desk.book.removals.ended("s1", Removed::Gone, desk.now);
     assert_eq!((desk.job(), desk.book.due(), desk.book.sizes()), (None, None, (0, 0)));
-}
-
-#[test]
-fn deletions_are_bounded() {
-    let mut desk = Desk::durable();
-    desk.book.shut();
-    desk.book.opened(desk.now);
-    desk.job();
-    let all = (0..10).map(|i| found(&format!("f{i}"), vec![intent(&format!("v{i}"))], 0)).collect();
-    desk.load(Loaded::All(all));
-    for volume in desk.book.volumes() {
-        desk.book.finish(&volume, desk.now);
-    }
-    desk.pass(TIDY);
-    let begun = std::iter::from_fn(|| desk.job()).count();
-    assert_eq!((begun, desk.book.due()), (AT_ONCE, None));
 }
 
 #[test]
@@ -228,11 +218,11 @@ fn a_lost_answer_is_tried_under_another_name_and_the_old_one_is_looked_for() {
     desk.pass(LONGEST_PAUSE);
     assert_eq!(desk.job(), look);
     // It may still come.
-    desk.book.removed("s1", Removed::NotThere, desk.now);
+    desk.book.removals.ended("s1", Removed::NotThere, desk.now);
     assert_eq!(desk.job(), None);
-    desk.pass(DOUBT);
+    desk.pass(LONG * 10);
     assert_eq!(desk.job(), look);
-    desk.book.removed("s1", Removed::NotThere, desk.now);
+    desk.book.removals.ended("s1", Removed::NotThere, desk.now);
     assert_eq!((desk.job(), desk.book.due()), (None, None));
     assert!(desk.book.get("a").is_some());
 }
@@ -253,7 +243,7 @@ fn after_some_lost_answers_whoever_waits_is_told() {
     desk.book.shut();
     desk.book.opened(desk.now);
     desk.job();
-    desk.load(Loaded::All(vec![found("s2", vec![intent("a")], 0)]));
+    desk.read(&[found("s2", vec![intent("a")], 0)]);
     assert!(desk.book.volumes().is_empty());
 }
 
@@ -304,7 +294,7 @@ fn without_permission_intents_are_in_memory_until_there_is_one() {
         desk.load(Loaded::Failed);
         desk.pass(ASK_AGAIN);
         assert_eq!(desk.job(), Some(Job::Load));
-        desk.load(Loaded::All(vec![found("old", vec![intent("c")], 0)]));
+        desk.read(&[found("old", vec![intent("c")], 0)]);
         assert_eq!(desk.book.take_found(), ["c"]);
         assert_eq!(desk.next_write(), Some(2));
         // Finished before it was written: it does not come back.
@@ -313,7 +303,7 @@ fn without_permission_intents_are_in_memory_until_there_is_one() {
         desk.done(&name);
         assert_eq!((desk.book.volumes(), desk.book.sizes()), (vec!["b".to_owned(), "c".to_owned()], (2, 2)));
         desk.book.finish("b", desk.now);
-        desk.pass(TIDY);
+        desk.pass(LONG);
         assert_eq!(desk.job(), Some(Job::Remove { uid: Some(format!("uid-{name}")), name }));
     }
 }
@@ -324,7 +314,7 @@ fn what_cannot_be_read_is_never_deleted() {
     desk.book.opened(desk.now);
     desk.job();
     let all = vec![found("odd", vec![intent("a")], 1), found("odder", vec![], 2), found("empty", vec![], 0)];
-    desk.load(Loaded::All(all));
+    desk.read(&all);
     desk.book.finish("a", desk.now);
     desk.pass(Duration::from_secs(3600));
     assert_eq!(desk.job(), Some(Job::Remove { name: "empty".into(), uid: Some("uid-empty".into()) }));
@@ -341,10 +331,10 @@ fn of_two_for_a_volume_the_newer_counts_and_both_are_deleted() {
         let mut desk = Desk::new();
         desk.book.opened(desk.now);
         desk.job();
-        desk.load(Loaded::All(all));
+        desk.read(&all);
         assert_eq!(desk.book.get("a").as_deref(), Some(&newer));
         desk.book.finish("a", desk.now);
-        desk.pass(TIDY);
+        desk.pass(LONG);
         let removed: Vec<_> = std::iter::from_fn(|| desk.job()).collect();
         assert_eq!(removed.len(), 2);
     }
@@ -384,195 +374,37 @@ fn a_lost_lease_makes_the_book_unknown_until_it_is_read_again() {
     assert_eq!((desk.book.take_found(), desk.book.volumes()), (vec!["b".to_owned()], vec!["b".to_owned()]));
 }
 
-/// A server that keeps leases, and sometimes does not say what it did.
-#[derive(Default)]
-struct Server {
-    leases: BTreeMap<String, Vec<Intent>>,
-}
-
-#[derive(Debug, Clone)]
-enum Move {
-    Write(u8),
-    Finish(u8),
-    Pass(u16),
-    /// The oldest request ends: well, without effect and unknown, with effect and unknown, busy.
-    End(u8),
-    Lose,
-    Crash,
-}
-
-fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let one = prop_oneof![
-        6 => (0u8..12).prop_map(Move::Write),
-        5 => (0u8..12).prop_map(Move::Finish),
-        4 => (0u16..400).prop_map(Move::Pass),
-        8 => (0u8..8).prop_map(Move::End),
-        1 => Just(Move::Lose),
-        1 => Just(Move::Crash),
-    ];
-    prop::collection::vec(one, 1..120)
-}
-
-struct World {
-    desk: Desk,
-    server: Server,
-    running: VecDeque<Job>,
-    /// Who was told that it is written, and has not finished it.
-    promised: BTreeMap<String, Intent>,
-    asked: BTreeMap<Ticket, Intent>,
-    clock: i64,
-}
-
-impl World {
-    fn start(&mut self) {
-        while let Some(job) = self.desk.job() {
-            if let Job::Write { intents, .. } = &job {
-                assert!(intents.len() <= MOST_INTENTS);
-            }
-            self.running.push_back(job);
-        }
-        let writes = self.running.iter().filter(|job| matches!(job, Job::Write { .. })).count();
-        assert!(writes <= AT_ONCE);
-        for (ticket, answer) in std::mem::take(&mut self.desk.answers) {
-            if let (Some(intent), Ok(())) = (self.asked.remove(&ticket), answer) {
-                self.promised.entry(intent.volume.clone()).or_insert(intent);
-            }
-        }
-        for (volume, intent) in &self.promised {
-            let on_server = self
-                .server
-                .leases
-                .values()
-                .flatten()
-                .any(|kept| kept.volume == *volume && kept.class_uid == intent.class_uid);
-            assert!(on_server, "{volume} was promised and is not on the server");
-        }
+#[test]
+fn what_comes_late_is_found() {
+    let mut desk = Desk::new();
+    desk.book.opened(desk.now);
+    desk.job();
+    desk.load(Loaded::All(Vec::new()));
+    desk.write("a");
+    assert_eq!(desk.next_write(), Some(1));
+    desk.pass(LATE[0]);
+    assert_eq!(desk.job(), None, "a write is under way");
+    desk.done("s1");
+    desk.write("b");
+    assert_eq!(desk.job(), Some(Job::Load));
+    desk.pass(PATIENCE);
+    assert_eq!((desk.job(), desk.book.due()), (None, None), "nothing is written or deleted meanwhile");
+    let all = [found("s1", vec![intent("a")], 0), found("late", vec![intent("z")], 0)];
+    desk.load(Loaded::All(all.to_vec()));
+    assert_eq!(desk.book.take_found(), ["z"]);
+    assert_eq!(desk.next_write(), Some(1));
+    desk.done("s2");
+    // A look that fails changes nothing.
+    for outcome in [Loaded::Failed, Loaded::NotAllowed(ApiError::Forbidden(refusal()))] {
+        desk.pass(LATE[2]);
+        assert_eq!(desk.job(), Some(Job::Load));
+        desk.load(outcome);
+        assert!(desk.book.is_durable());
     }
-
-    fn end(&mut self, how: u8) {
-        let Some(job) = self.running.pop_front() else { return };
-        let unknown = || Written::Doubtful(ApiError::Unavailable(refusal()));
-        match job {
-            Job::Load => {
-                let all = self
-                    .server
-                    .leases
-                    .iter()
-                    .map(|(name, intents)| found(name, intents.clone(), 0))
-                    .collect();
-                self.desk.load(if how == 1 { Loaded::Failed } else { Loaded::All(all) });
-            }
-            Job::Write { name, intents } => {
-                let intents: Vec<Intent> =
-                    intents.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
-                if !matches!(how, 1 | 3) {
-                    self.server.leases.insert(name.clone(), intents);
-                }
-                match how {
-                    1 | 2 => self.desk.written(&name, unknown()),
-                    3 => self.desk.written(&name, Written::Busy(Duration::from_millis(5))),
-                    _ => self.desk.done(&name),
-                }
-            }
-            Job::Remove { name, .. } => {
-                let outcome = match how {
-                    1 => Removed::Failed,
-                    2 => {
-                        self.server.leases.remove(&name);
-                        Removed::Failed
-                    }
-                    _ if self.server.leases.remove(&name).is_some() => Removed::Gone,
-                    _ => Removed::NotThere,
-                };
-                self.desk.book.removed(&name, outcome, self.desk.now);
-            }
-        }
-    }
-
-    /// All requests end well and time passes, until nothing is left to do.
-    fn settle(&mut self) {
-        for _ in 0..2000 {
-            self.start();
-            match self.running.is_empty() {
-                false => self.end(0),
-                true => match self.desk.book.due() {
-                    Some(due) => self.desk.now = self.desk.now.max(due),
-                    None => return,
-                },
-            }
-        }
-        panic!("no end");
-    }
+    desk.book.finish("z", desk.now);
+    desk.pass(LONG);
+    assert_eq!(desk.job(), Some(Job::Remove { name: "late".into(), uid: Some("uid-late".into()) }));
+    assert_eq!((desk.book.volumes(), desk.book.due()), (vec!["a".to_owned(), "b".to_owned()], None));
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
-
-    /// Whatever is lost on the way: what was promised is on the server until it is finished, whoever starts anew
-    /// finds it, and when all is finished nothing is left.
-    #[test]
-    fn promises_hold(moves in moves()) {
-        let mut world = World {
-            desk: Desk::durable(),
-            server: Server::default(),
-            running: VecDeque::new(),
-            promised: BTreeMap::new(),
-            asked: BTreeMap::new(),
-            clock: 0,
-        };
-        for step in moves {
-            match step {
-                Move::Write(number) => {
-                    let volume = format!("v{number}");
-                    // As a worker does: what is there is looked at first, and one at a time asks.
-                    let asking = world.asked.values().any(|intent| intent.volume == volume);
-                    if world.desk.book.get(&volume).is_none() && !asking {
-                        world.clock += 1;
-                        let class_uid = world.clock.to_string();
-                        let intent = Intent { written: world.clock, class_uid, ..intent(&volume) };
-                        let ticket = world.desk.write_intent(intent.clone());
-                        world.asked.insert(ticket, intent);
-                    }
-                }
-                Move::Finish(number) => {
-                    let volume = format!("v{number}");
-                    if world.desk.book.get(&volume).is_some() {
-                        world.promised.remove(&volume);
-                        world.desk.book.finish(&volume, world.desk.now);
-                    }
-                }
-                Move::Pass(millis) => world.desk.pass(Duration::from_millis(millis.into())),
-                Move::End(how) => world.end(how),
-                Move::Lose => {
-                    let answers = world.desk.book.shut();
-                    world.desk.answers.extend(answers);
-                    world.desk.book.opened(world.desk.now);
-                }
-                Move::Crash => {
-                    // Requests under way may still happen.
-                    while let Some(Job::Write { name, intents }) = world.running.pop_front() {
-                        let intents = intents.iter().map(|text| serde_json::from_str(text).unwrap()).collect();
-                        world.server.leases.insert(name, intents);
-                    }
-                    world.running.clear();
-                    world.asked.clear();
-                    let (names, tickets, now) = (world.desk.names, world.desk.tickets, world.desk.now);
-                    world.desk = Desk { names, tickets, now, ..Desk::new() };
-                    world.desk.book.opened(now);
-                }
-            }
-            world.start();
-        }
-        world.settle();
-        for (volume, intent) in world.promised.clone() {
-            let open = world.desk.book.get(&volume);
-            prop_assert_eq!(open.map(|open| open.class_uid.clone()), Some(intent.class_uid));
-        }
-        for volume in world.desk.book.volumes() {
-            world.promised.remove(&volume);
-            world.desk.book.finish(&volume, world.desk.now);
-        }
-        world.settle();
-        prop_assert!(world.server.leases.is_empty(), "{:?}", world.server.leases.keys());
-    }
-}
+mod world;

@@ -103,7 +103,7 @@ fn what_all_controllers_take() {
         for (line, said) in [
             ("--http-endpoint=:1 --metrics-address=:2", "only one of -metrics-address"),
             ("--leader-election --leader-election-labels=a", "\"a\" is not key:value"),
-            ("--leader-election --leader-election-lease-duration=5s", "longer than the renew deadline"),
+            ("--leader-election --leader-election-lease-duration=5s", "longer than the renew"),
             ("--timeout=0s", "timeout"),
             ("--kube-api-qps=many", "is not a decimal number"),
             ("--nonsense", "there is no flag"),
@@ -128,6 +128,11 @@ fn a_provisioners_manifest() {
     assert_eq!((told.pace.workers, told.default_fstype.as_str()), (7, "xfs"));
     assert!(told.strict_topology && told.extra_create_metadata && told.controller_publish_readonly);
     assert!(!told.immediate_topology && !told.prevent_volume_mode_conversion);
+    assert_eq!(told.orphan_sweep, Some(s(300)));
+    for (line, sweep) in [("1h", Some(s(3600))), ("0", None)] {
+        let line = format!("--snapshot-orphan-sweep-interval={line}");
+        assert_eq!(config(Program::Provisioner, &line).provisioner.orphan_sweep, sweep);
+    }
     let whole = config(Program::Provisioner, "--volume-name-uuid-length=-1").provisioner.naming;
     assert_eq!(whole.uuid_length, None);
     let from_environment = Environment { kubeconfig: Some("/env".to_owned()), ..environment() };
