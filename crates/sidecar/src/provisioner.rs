@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
-use wharf_model::topology;
+use wharf_model::claim::ClaimPhase;
+use wharf_model::volume::VolumePhase;
+use wharf_model::{PersistentVolume, topology};
 
 use self::act::{Actor, Memories, Progress, ROLE};
 use self::capacity::CapacityHandle;
@@ -147,8 +149,8 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
     let mut feeds = JoinSet::new();
     let wish = |key, priority| Wish { key, priority };
 
-    // Claims, for as long as they wait, and once more when they no longer do; and those that wait to be cloned from
-    // one that is there now.
+    // Claims, for as long as they wait, and once more when they no longer do; and those that wait for a clone of one
+    // that is bound now.
     let (of, attempts) = (world.clone(), context.attempts.clone());
     feeds.spawn(feed(world.claims.clone(), queue.clone(), move |change| {
         if change.new.is_none() {
@@ -156,7 +158,10 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
         }
         let waited = change.old.as_ref().filter(|old| old.spec.volume_name.is_empty());
         let waits = change.new.as_ref().filter(|new| new.spec.volume_name.is_empty());
-        let clones = of.waiting_for_source(change);
+        let clones = match became(change, |claim| claim.status.phase == ClaimPhase::Bound) {
+            true => of.waiting_for_clone_of(&change.key),
+            false => Vec::new(),
+        };
         let claims = waits.or(waited).into_iter().chain(&clones);
         claims.filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)).collect()
     }));
@@ -172,6 +177,13 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
         let siblings = of.siblings(volume);
         let others = siblings.iter().filter(|other| other.metadata.name != change.key.name);
         wishes.extend(others.map(|other| wish(other.metadata.name.clone(), Priority::Normal)));
+        // Its claim may be told to be bound before it is itself: a clone needs both.
+        if let (true, Some(claim)) = (became(change, is_bound), &volume.spec.claim_ref) {
+            let clones = of.waiting_for_clone_of(&claim.key());
+            wishes.extend(
+                clones.iter().filter_map(|claim| of.volume_of(claim)).map(|key| wish(key, Priority::High)),
+            );
+        }
         wishes
     }));
 
@@ -218,6 +230,16 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
         }));
     }
     feeds
+}
+
+/// Whether an object is now, and was not before.
+fn became<K>(change: &Change<K>, is: impl Fn(&K) -> bool) -> bool {
+    let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| is(object));
+    holds(&change.new) && !holds(&change.old)
+}
+
+fn is_bound(volume: &PersistentVolume) -> bool {
+    volume.status.phase == VolumePhase::Bound
 }
 
 /// Who made a volume: in the attributes of each, as upstream writes it. Another one for each process.

@@ -3,8 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use wharf_cluster::{Change, Cluster, Store, WatchOptions};
-use wharf_model::claim::ClaimPhase;
+use wharf_cluster::{Cluster, Store, WatchOptions};
 use wharf_model::names::annotation;
 use wharf_model::topology::{self, Segments, TopologyError};
 use wharf_model::{
@@ -129,18 +128,9 @@ impl World {
         self.claims.by_index(BY_CLASS, class)
     }
 
-    /// Claims that wait for a clone of this one, which has just become fit to be cloned.
-    pub(crate) fn waiting_for_source(
-        &self,
-        change: &Change<PersistentVolumeClaim>,
-    ) -> Vec<Arc<PersistentVolumeClaim>> {
-        let is_bound = |claim: &Option<Arc<PersistentVolumeClaim>>| {
-            claim.as_ref().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
-        };
-        match is_bound(&change.new) && !is_bound(&change.old) {
-            true => protection::waiting_for(&self.claims, &Named::Claim(change.key.clone())),
-            false => Vec::new(),
-        }
+    /// Claims that wait for a clone of this one.
+    pub(crate) fn waiting_for_clone_of(&self, claim: &Key) -> Vec<Arc<PersistentVolumeClaim>> {
+        protection::waiting_for(&self.claims, &Named::Claim(claim.clone()))
     }
 
     /// All claims that wait for a volume of this driver.
