@@ -33,6 +33,7 @@ fn options(identity: &str) -> LeaseOptions {
     LeaseOptions::new("ns", "role", identity)
 }
 
+/// sidecars.md 1.0 "Release on exit".
 #[tokio::test(start_paused = true)]
 async fn one_of_two_holds_and_the_other_follows_a_release_at_once() {
     let server = Server::default();
