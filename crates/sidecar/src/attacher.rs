@@ -73,12 +73,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace {
-                workers: 100,
-                timeout: Duration::from_secs(15),
-                retry_start: Duration::from_secs(1),
-                retry_max: Duration::from_secs(300),
-            },
+            pace: Pace::with_timeout(Duration::from_secs(15)),
             default_fstype: String::new(),
             reconcile_interval: Duration::from_secs(60),
             max_entries: 0,

@@ -59,12 +59,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace {
-                workers: 100,
-                timeout: Duration::from_secs(10),
-                retry_start: Duration::from_secs(1),
-                retry_max: Duration::from_secs(300),
-            },
+            pace: Pace::with_timeout(Duration::from_secs(10)),
             handle_volume_inuse_error: true,
             extra_modify_metadata: false,
         }

@@ -32,6 +32,16 @@ pub struct Pace {
 }
 
 impl Pace {
+    /// Upstream's pauses, and many at once: workers wait for the driver most of the time.
+    pub fn with_timeout(timeout: Duration) -> Self {
+        Self {
+            workers: 100,
+            timeout,
+            retry_start: Duration::from_secs(1),
+            retry_max: Duration::from_secs(300),
+        }
+    }
+
     /// The pauses, for a queue.
     pub(crate) fn backoff(&self) -> Backoff {
         Backoff { start: self.retry_start, max: self.retry_max, ..Backoff::default() }

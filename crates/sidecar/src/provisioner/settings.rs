@@ -58,12 +58,7 @@ pub struct ImmediateBinding {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            pace: Pace {
-                workers: 100,
-                timeout: Duration::from_secs(10),
-                retry_start: Duration::from_secs(1),
-                retry_max: Duration::from_secs(300),
-            },
+            pace: Pace::with_timeout(Duration::from_secs(10)),
             naming: VolumeNaming::default(),
             default_fstype: String::new(),
             extra_create_metadata: false,
