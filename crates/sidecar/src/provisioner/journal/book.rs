@@ -164,10 +164,12 @@ impl Book {
     }
 
     /// We may no longer act: from now on others write the journal, so that nothing we know of it is true. What is
-    /// only in our memory stays.
+    /// only in our memory stays. Nothing is deleted any more either: another replica may find a segment before it
+    /// is gone, and act on what is in it.
     pub(super) fn shut(&mut self) -> Answers {
         self.access = Access::Shut;
         self.segments.clear();
+        self.removals.call_off();
         self.open.retain(|_, open| open.segments.is_empty());
         self.found.clear();
         let again = self.again.drain(..).flat_map(|batch| batch.entries);
@@ -357,8 +359,10 @@ impl Book {
     /// A write has ended.
     pub(super) fn written(&mut self, name: &str, outcome: Written, now: Instant) -> Answers {
         let Some(mut batch) = self.writing.remove(name) else { return Answers::new() };
-        if let Written::Doubtful(_) = outcome {
-            // Whoever waits is answered by another try, so that this one can go as soon as it is found.
+        // Whoever waits is answered by another try, so that this one can go as soon as it is found.
+        if let (Written::Doubtful(_), Access::Durable { .. } | Access::Memory { .. }) =
+            (&outcome, self.access)
+        {
             self.removals.doubtful(name, now);
         }
         match (outcome, self.access) {

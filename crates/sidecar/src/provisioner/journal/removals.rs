@@ -69,6 +69,11 @@ impl Removals {
         }
     }
 
+    /// None is to go any more, except for those whose deletion has begun.
+    pub(super) fn call_off(&mut self) {
+        self.by_name.retain(|_, removal| removal.running);
+    }
+
     /// Whether no deletion runs or is due.
     pub(super) fn is_tidy(&self, now: Instant) -> bool {
         self.by_name.values().all(|removal| !removal.running && removal.at > now)

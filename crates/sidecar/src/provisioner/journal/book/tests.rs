@@ -240,11 +240,40 @@ fn after_some_lost_answers_whoever_waits_is_told() {
     }
     assert_eq!(desk.answers[&ticket], Err(JournalError::Api(error)));
     // What a lost request left behind was never acted on.
-    desk.book.shut();
-    desk.book.opened(desk.now);
-    desk.job();
-    desk.read(&[found("s2", vec![intent("a")], 0)]);
+    desk.pass(LATE[2]);
+    desk.load(Loaded::All(vec![found("s2", vec![intent("a")], 0)]));
     assert!(desk.book.volumes().is_empty());
+}
+
+/// From the moment the lease is lost another replica may read the journal, and begin what it finds there: a segment
+/// that is deleted after that would take its intent from it.
+#[test]
+fn nothing_is_deleted_after_a_lost_lease() {
+    let doubtful = || Written::Doubtful(ApiError::Unavailable(refusal()));
+    let mut desk = Desk::durable();
+    desk.write("finished");
+    assert_eq!(desk.next_write(), Some(1));
+    desk.done("s1");
+    desk.book.finish("finished", desk.now);
+    desk.write("lost");
+    desk.pass(GATHER);
+    assert_eq!(desk.next_write(), Some(1));
+    desk.written("s2", doubtful());
+    desk.write("late");
+    desk.pass(PATIENCE);
+    assert_eq!(desk.next_write(), Some(1));
+    desk.book.shut();
+    desk.written("s3", doubtful());
+    desk.book.removals.hurry(desk.now);
+    assert!(desk.book.removals.is_tidy(desk.now));
+    desk.pass(LONG * 10);
+    assert_eq!(desk.job(), None);
+
+    // And what is still there when the lease is back may have been acted on.
+    desk.book.opened(desk.now);
+    assert_eq!(desk.job(), Some(Job::Load));
+    desk.load(Loaded::All(vec![found("s2", vec![intent("lost")], 0)]));
+    assert_eq!((desk.book.take_found(), desk.book.volumes()), (vec!["lost".into()], vec!["lost".into()]));
 }
 
 #[test]
