@@ -121,6 +121,12 @@ impl<K: QueueKey> Queue<K> {
         self.inner.wake.notify_one();
     }
 
+    /// Work on the key went well, though it is to be done again: earlier failures say nothing any more. What waits
+    /// for its moment goes on waiting.
+    pub fn forgive(&self, key: &K) {
+        self.inner.lock().core.forgive(key);
+    }
+
     /// The next piece of work; `None` once the queue is closed. Safe to drop while it waits.
     pub async fn next(&self) -> Option<Work<K>> {
         loop {

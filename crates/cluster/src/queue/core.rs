@@ -128,6 +128,13 @@ impl<K: Clone + Eq + Hash> Core<K> {
         self.forget_if_idle(key);
     }
 
+    /// Forgets a key's failures, and nothing else.
+    pub(crate) fn forgive(&mut self, key: &K) {
+        let Some(entry) = self.entries.get_mut(key) else { return };
+        entry.failures = 0;
+        self.forget_if_idle(key);
+    }
+
     /// Moves what is due into line, and takes the next key.
     pub(crate) fn take(&mut self, now: Instant) -> Option<Taken<K>> {
         while let Some(first) = self.later.first_entry()

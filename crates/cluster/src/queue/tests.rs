@@ -94,6 +94,25 @@ async fn later_means_the_earliest_wish() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn forgiven_failures_do_not_hurry_what_waits_for_its_moment() {
+    let queue = queue();
+    queue.add("a", Priority::Normal);
+    now(&queue).await.unwrap().retry();
+    advance(SECOND).await;
+    let work = now(&queue).await.unwrap();
+    // Wanted again while it is worked on, but not so soon.
+    queue.add_after("a", 3 * SECOND);
+    queue.forgive(&"a");
+    work.retry_after(60 * SECOND);
+    let began = Instant::now();
+    let work = queue.next().await.unwrap();
+    assert_eq!((began.elapsed().as_secs(), work.failures()), (3, 0));
+    work.done();
+    queue.forgive(&"a");
+    assert_eq!(queue.inner.lock().core.remembered(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn high_goes_first_and_low_is_not_starved() {
     const KEYS: usize = 3000;
     let queue = Queue::new("test", Backoff::default(), &Metrics::default());

@@ -238,7 +238,8 @@ impl Controller {
                     if !wanted {
                         self.context.attempts.forget(ROLE, &text);
                     }
-                    self.queue.reset(subject);
+                    // Not `reset`: a volume that came meanwhile would have the driver asked again at once.
+                    self.queue.forgive(subject);
                     return if *again { self.next_poll() } else { Outcome::Done };
                 }
                 Step::Ask => ("ask", self.ask(subject).await),
@@ -254,7 +255,7 @@ impl Controller {
             match done {
                 Ok(After::Look(told)) => room = told.or(room),
                 Ok(After::Poll) => {
-                    self.queue.reset(subject);
+                    self.queue.forgive(subject);
                     return self.next_poll();
                 }
                 Ok(After::Soon) => return Outcome::After(GATHER),
