@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use wharf_cluster::{Change, Priority, Queue};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
-use wharf_model::{PersistentVolume, topology};
+use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
 
 use self::act::{Actor, Memories, Progress, ROLE};
 use self::capacity::CapacityHandle;
@@ -202,9 +202,11 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
             if keys(&change.old) == keys(&change.new) {
                 return Vec::new();
             }
+            // Others' pauses do not end because some node joins.
             let waiting = of.waiting();
             waiting
                 .iter()
+                .filter(|claim| may_use(claim, &change.key.name))
                 .filter_map(|claim| of.volume_of(claim))
                 .map(|key| wish(key, Priority::High))
                 .collect()
@@ -232,6 +234,11 @@ fn feeds(context: &Context, world: &World, journal: &Journal, queue: &Queue<Stri
     feeds
 }
 
+/// Whether a claim may have waited for this node: the one chosen for it, or any, if none is.
+fn may_use(claim: &PersistentVolumeClaim, node: &str) -> bool {
+    claim.selected_node().is_none_or(|selected| selected == node)
+}
+
 /// Whether an object is now, and was not before.
 fn became<K>(change: &Change<K>, is: impl Fn(&K) -> bool) -> bool {
     let holds = |object: &Option<Arc<K>>| object.as_ref().is_some_and(|object| is(object));
@@ -253,4 +260,22 @@ fn identity(context: &Context) -> String {
         identity = format!("{identity}-{}", node.name);
     }
     identity
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::provisioner::testing::claim;
+
+    #[test]
+    fn a_node_that_joins_ends_only_the_pauses_that_it_may_have_caused() {
+        let chosen = |node: &str| {
+            claim(json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}}))
+        };
+        for (claim, expected) in [(claim(json!({})), true), (chosen("a"), true), (chosen("b"), false)] {
+            assert_eq!(may_use(&claim, "a"), expected, "{claim:?}");
+        }
+    }
 }
