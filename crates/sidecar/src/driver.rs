@@ -1,5 +1,6 @@
 //! The driver behind its socket: what it is, what it can do, and calls to it that are counted.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use wharf_csi::{Calls, Client, v1};
 use wharf_model::topology::Segments;
 
 use crate::metrics::{Metrics, code_name};
+use crate::secret;
 
 /// Between questions to a driver that is not there or not ready.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -137,6 +139,13 @@ impl Driver {
         Self { client, metrics: metrics.clone(), info: std::sync::Arc::new(info) }
     }
 
+    /// One that is not there, for tests of what goes on without it. Must be made within a tokio runtime.
+    #[cfg(test)]
+    pub(crate) fn absent(info: DriverInfo) -> Self {
+        let client = Client::new(&"/nowhere/csi.sock".parse().unwrap());
+        Self { client, metrics: Metrics::new(), info: std::sync::Arc::new(info) }
+    }
+
     /// The driver's name.
     pub(crate) fn name(&self) -> &str {
         &self.info.name
@@ -162,9 +171,10 @@ impl Driver {
     }
 }
 
-/// A refusal as Go prints it, which is how upstream's events quote drivers.
-pub(crate) fn described(status: &Status) -> String {
-    format!("rpc error: code = {} desc = {}", code_name(status.code()), status.message())
+/// A refusal as Go prints it, which is how upstream's events quote drivers. Without the secrets of the call.
+pub(crate) fn described(status: &Status, secrets: &BTreeMap<String, String>) -> String {
+    let said = secret::without(status.message(), secrets);
+    format!("rpc error: code = {} desc = {said}", code_name(status.code()))
 }
 
 async fn counted<T>(

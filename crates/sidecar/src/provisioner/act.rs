@@ -144,6 +144,7 @@ impl Actor {
                 if retry { Progress::End(Outcome::Retry) } else { Progress::Again }
             }
             Step::Settle { intent, held_by } => {
+                let held = held_by.is_some();
                 if let Some(holder) = held_by {
                     tracing::warn!(
                         volume,
@@ -153,7 +154,8 @@ impl Actor {
                 }
                 self.journal.finish(&intent.volume);
                 self.memories.forget(volume);
-                Progress::Again
+                // The claim would get the same answer again, and again.
+                if held { Progress::End(Outcome::Retry) } else { Progress::Again }
             }
             // The rest is for a claim that is there.
             step => match claim {
@@ -216,7 +218,9 @@ impl Actor {
         };
         let timeout = self.own.settings.pace.timeout;
         match claiming::bid(&self.context, timeout, claim, class, node).await {
-            Ok(BidOutcome::Won | BidOutcome::Changed) => Progress::Again,
+            Ok(BidOutcome::Won) => Progress::Again,
+            // The watch tells how, and wakes us. Until it does we would ask the same again and again.
+            Ok(BidOutcome::Changed) => Progress::End(Outcome::Retry),
             Ok(BidOutcome::NoRoom) => {
                 tracing::debug!(claim = %whom.claim, "no room for the claim on this node");
                 Progress::End(Outcome::Retry)
@@ -296,6 +300,7 @@ impl Actor {
             }
         };
         self.memories.note(volume, Happened::Calling);
+        let given = secrets.clone();
         tracing::debug!(volume, claim = %whom.claim, "asking the driver for the volume");
         let request = request::create(intent, secrets);
         let answer = self
@@ -319,7 +324,7 @@ impl Actor {
             },
             Err(status) => {
                 let class = classify(Operation::Create, status.code());
-                self.failed(&whom, "CreateVolume", &refusal(&status, class));
+                self.failed(&whom, "CreateVolume", &refusal(&status, class, &given));
                 self.memories.note(volume, happened(class, status.code() == Code::ResourceExhausted));
                 match class {
                     ErrorClass::StillRunning => Progress::End(Outcome::Retry),
@@ -362,6 +367,11 @@ impl Actor {
                     Err(error) => self.not_saved(&whom, &error),
                 }
             }
+            // It will be refused the next time too: nothing can stand for what was made.
+            Err(error @ ApiError::Invalid(_)) => {
+                self.memories.note(volume, Happened::Unsaved(error.to_string()));
+                Progress::Again
+            }
             Err(error) => self.not_saved(&whom, &error),
         }
     }
@@ -394,10 +404,11 @@ impl Actor {
             Ok(_) => {}
             Err(error) => return self.not_undone(&whom, flaw, error.to_string()),
         }
-        let secrets = match secret::read(&self.context.cluster, decide::secret(intent).as_ref()).await {
+        let secrets = match reclaim::secrets(&self.context, volume, decide::secret(intent).as_ref()).await {
             Ok(secrets) => secrets,
             Err(error) => return self.not_undone(&whom, flaw, error.to_string()),
         };
+        let given = secrets.clone();
         let request = v1::DeleteVolumeRequest { volume_id: handle.clone(), secrets };
         let answer = self
             .context
@@ -413,7 +424,7 @@ impl Actor {
                 self.memories.note(volume, Happened::Undone);
                 Progress::Again
             }
-            Err(status) => self.not_undone(&whom, flaw, described(&status)),
+            Err(status) => self.not_undone(&whom, flaw, described(&status, &given)),
         }
     }
 
@@ -456,3 +467,6 @@ impl Actor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -197,7 +197,7 @@ fn finish(view: &View<'_>, intent: &Arc<Intent>, now: Time) -> Step {
         // Nobody wants it, and nobody was asked for it.
         None if view.memory.uncalled && claim.is_none() => give_up(false),
         None => Step::Create(Arc::clone(intent)),
-        Some(Answer::Made(made)) => match volume::flaw(intent, made) {
+        Some(Answer::Made(made)) => match volume::flaw(intent, made).or(unsaved(view.memory)) {
             Some(flaw) => undo(view, intent, made, flaw, None),
             None => {
                 let kept = claim.is_none() && now > Time(intent.written).plus(STALE);
@@ -209,6 +209,11 @@ fn finish(view: &View<'_>, intent: &Arc<Intent>, now: Time) -> Step {
         Some(Answer::Exhausted) => give_up(claim.is_some_and(|claim| !reschedules(view, claim))),
         Some(Answer::Infeasible { .. }) => give_up(false),
     }
+}
+
+/// What the server said to a volume that it will never take.
+fn unsaved(memory: &Memory) -> Option<Flaw> {
+    memory.unsaved.clone().map(Flaw::Unsaved)
 }
 
 /// What was made is deleted, unless a volume stands for it: then it is in somebody's hands.

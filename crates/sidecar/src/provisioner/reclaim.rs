@@ -21,7 +21,7 @@ mod act;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use act::{Acted, act};
+pub(crate) use act::{Acted, act, secrets};
 
 /// What is known of a volume.
 #[derive(Debug, Clone, Copy)]

@@ -2,14 +2,22 @@
 
 use std::sync::Arc;
 
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+use wharf_cluster::{Cluster, Events};
 use wharf_model::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use super::Settings;
 use super::intent::Intent;
 use super::request::{self, Ask};
 use super::view::{Made, Memory, Nodes, Own, View, WrittenNodes};
-use crate::driver::Capabilities;
+use crate::attempts::Attempts;
+use crate::context::Context;
+use crate::driver::{Capabilities, Driver, DriverInfo};
+use crate::metrics::Metrics;
+use crate::work::Gate;
 
 pub(crate) const DRIVER: &str = "d.test";
 /// The volume of [`claim`].
@@ -107,6 +115,37 @@ pub(crate) fn nodes(zones: &[(&str, &str)]) -> WrittenNodes {
     WrittenNodes {
         csi_nodes: zones.iter().map(|(name, _)| Arc::new(csi_node(name))).collect(),
         nodes: zones.iter().map(|(name, zone)| Arc::new(node(name, zone))).collect(),
+    }
+}
+
+/// What a role is handed, with an API server that answers as this function says (method, path, body) and a driver
+/// that is not there.
+pub(crate) fn context(
+    answers: impl Fn(&str, &str, &Value) -> (u16, Value) + Send + Sync + 'static,
+) -> Context {
+    let answers = Arc::new(answers);
+    let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let answers = Arc::clone(&answers);
+        async move {
+            let (parts, body) = request.into_parts();
+            let body = body.collect().await.unwrap().to_bytes();
+            let body = serde_json::from_slice(&body).unwrap_or_default();
+            let (status, answer) = answers(parts.method.as_str(), parts.uri.path(), &body);
+            let body = Full::<Bytes>::from(answer.to_string());
+            Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap())
+        }
+    });
+    let cluster = Cluster::with_client(kube::Client::new(service, "default"));
+    let Own { driver, can, node, .. } = own();
+    Context {
+        events: Events::start(&cluster, "test", "test"),
+        driver: Driver::absent(DriverInfo { name: driver, can, ..DriverInfo::default() }),
+        gate: Gate::new(None, CancellationToken::new()),
+        attempts: Attempts::default(),
+        metrics: Metrics::new(),
+        namespace: "ns".into(),
+        cluster,
+        node,
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct View<'a> {
 pub(crate) struct Memory {
     /// The driver's last answer that ended something.
     pub(crate) answer: Option<Answer>,
+    /// The server will not take the PersistentVolume, in its own words: what was made is of no use.
+    pub(crate) unsaved: Option<String>,
     /// The intent was written by this process, and the driver was not asked yet: nothing can have been made.
     pub(crate) uncalled: bool,
     /// What was read from the server for this attempt.
@@ -147,6 +149,8 @@ pub(crate) enum Happened {
     Calling,
     /// The driver has made the volume.
     Made(Arc<Made>),
+    /// The server will never take the PersistentVolume, and why.
+    Unsaved(String),
     /// The driver has refused, or could not be asked and never was.
     Failed { class: ErrorClass, exhausted: bool, class_uid: String },
     /// What the driver made is deleted again.
@@ -167,12 +171,14 @@ impl Memory {
         match happened {
             Happened::Looked(looked) => self.looked = Some(looked),
             Happened::Protected => self.protected = true,
-            Happened::Stopped => self.looked = None,
+            // What is named next time may be another source of the same name.
+            Happened::Stopped => (self.looked, self.protected) = (None, false),
             Happened::Wrote => {
                 *self = Self { uncalled: true, waiting_since: self.waiting_since, ..Self::default() };
             }
             Happened::Calling => self.uncalled = false,
-            Happened::Made(made) => self.answer = Some(Answer::Made(made)),
+            Happened::Made(made) => (self.answer, self.unsaved) = (Some(Answer::Made(made)), None),
+            Happened::Unsaved(why) => self.unsaved = Some(why),
             Happened::Failed { class, exhausted, class_uid } => {
                 self.answer = match class {
                     ErrorClass::StillRunning => None,

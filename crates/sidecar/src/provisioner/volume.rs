@@ -42,6 +42,9 @@ pub(crate) enum Flaw {
     TooSmall { made: i64, requested: i64 },
     #[error("volume content source missing")]
     NoSource,
+    /// Nothing can stand for it in the cluster.
+    #[error("the API server does not take its PersistentVolume: {0}")]
+    Unsaved(String),
     /// Somebody else's volume has our name.
     #[error(
         "PersistentVolume {name} exists already and is not this claim's: delete it, or the claim, to get a volume"

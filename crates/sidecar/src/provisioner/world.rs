@@ -220,6 +220,7 @@ impl World {
 }
 
 /// What was seen of a volume at one moment.
+#[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) present: Option<Arc<PersistentVolume>>,
     pub(crate) claim: Option<Arc<PersistentVolumeClaim>>,

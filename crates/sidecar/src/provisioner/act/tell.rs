@@ -1,5 +1,7 @@
 //! What people are told of a claim's way to its volume: upstream's events in upstream's words.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 use tonic::Status;
 use wharf_cluster::{Event, EventType, Regarding};
@@ -103,11 +105,12 @@ impl<'a> Whom<'a> {
     }
 }
 
-/// What a refusal of the driver is to people.
-pub(super) fn refusal(status: &Status, class: ErrorClass) -> String {
+/// What a refusal of the driver is to people. Without the secrets that it was given.
+pub(super) fn refusal(status: &Status, class: ErrorClass, secrets: &BTreeMap<String, String>) -> String {
+    let words = described(status, secrets);
     match class {
-        ErrorClass::Infeasible => format!("{}. Retries will be delayed", described(status)),
-        ErrorClass::StillRunning | ErrorClass::Final => described(status),
+        ErrorClass::Infeasible => format!("{words}. Retries will be delayed"),
+        ErrorClass::StillRunning | ErrorClass::Final => words,
     }
 }
 
@@ -142,15 +145,16 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.1 "Error classes": what a driver says is quoted as Go quotes it.
+    /// sidecars.md 1.1 "Error classes": what a driver says is quoted as Go quotes it, but for the secrets in it.
     #[test]
     fn refusals_are_quoted() {
-        let status = Status::invalid_argument("no such pool");
-        let quoted = "rpc error: code = InvalidArgument desc = no such pool";
-        assert_eq!(refusal(&status, ErrorClass::Final), quoted);
-        assert_eq!(refusal(&status, ErrorClass::StillRunning), quoted);
+        let secrets = BTreeMap::from([("password".to_owned(), "hunter2".to_owned())]);
+        let status = Status::invalid_argument("no such pool for hunter2");
+        let quoted = "rpc error: code = InvalidArgument desc = no such pool for ***";
+        assert_eq!(refusal(&status, ErrorClass::Final, &secrets), quoted);
+        assert_eq!(refusal(&status, ErrorClass::StillRunning, &secrets), quoted);
         let delayed = format!("{quoted}. Retries will be delayed");
-        assert_eq!(refusal(&status, ErrorClass::Infeasible), delayed);
+        assert_eq!(refusal(&status, ErrorClass::Infeasible, &secrets), delayed);
     }
 
     /// sidecars.md 1.1 "Metrics": the kind of the source is a label.

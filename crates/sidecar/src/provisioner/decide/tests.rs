@@ -418,6 +418,16 @@ fn what_was_made_is_written() {
 fn what_is_not_as_asked_is_undone() {
     let small = Made { capacity_bytes: GI - 1, ..made() };
     let scene = Scene::answered(answer_made(small));
+    let mut refused = Scene::answered(answer_made(made()));
+    refused.memory.after(Happened::Unsaved("no".into()), NOW);
+    let flaw = Flaw::Unsaved("no".into());
+    let undone = Step::Undo { intent: Arc::new(intent()), handle: "h1".into(), flaw, beside: None };
+    assert_eq!(refused.step(), undone);
+    // Also when nobody waits for it any more.
+    refused.claim = None;
+    assert_eq!(refused.step(), undone);
+    refused.memory.after(Happened::Made(Arc::new(made())), NOW);
+    assert!(matches!(refused.step(), Step::Save { .. }), "another answer of the driver may be better");
     let flaw = Flaw::TooSmall { made: GI - 1, requested: GI };
     let undo = |intent, flaw, beside| Step::Undo { intent, handle: "h1".into(), flaw, beside };
     assert_eq!(scene.step(), undo(Arc::new(intent()), flaw, None));

@@ -1,5 +1,6 @@
 //! Does the one step of a volume's end.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -63,7 +64,7 @@ pub(crate) async fn act(
                 ?attachments,
                 "still attached: it is deleted when it no longer is"
             );
-            Acted::End(Outcome::Done)
+            Acted::End(Outcome::After(LOOK_AGAIN))
         }
         ReclaimStep::Wait(Hold::Sibling(other)) => {
             tracing::debug!(volume = name, other, "another volume with the same handle goes first");
@@ -152,6 +153,26 @@ fn failed(context: &Context, volume: &PersistentVolume, error: &str) -> Acted {
     Acted::Failed
 }
 
+/// The secrets to delete a volume with; none where there are none any more.
+pub(crate) async fn secrets(
+    context: &Context,
+    volume: &str,
+    secret: Option<&SecretRef>,
+) -> Result<BTreeMap<String, String>, SecretError> {
+    match secret::read(&context.cluster, secret).await {
+        // The server may answer another time.
+        Err(error @ SecretError::Api(ApiError::Unavailable(_) | ApiError::TooManyRequests { .. })) => {
+            Err(error)
+        }
+        // Perhaps the secret went with its namespace; the driver may not need it.
+        Err(error) => {
+            tracing::warn!(volume, %error, "deleting without the secret");
+            Ok(BTreeMap::new())
+        }
+        read => read,
+    }
+}
+
 async fn delete_volume(
     context: &Context,
     timeout: Duration,
@@ -159,25 +180,33 @@ async fn delete_volume(
     handle: String,
     secret: Option<SecretRef>,
 ) -> Result<(), DeleteError> {
-    let secrets = match secret::read(&context.cluster, secret.as_ref()).await {
-        Ok(secrets) => secrets,
-        // The server may answer another time.
-        Err(error @ SecretError::Api(ApiError::Unavailable(_) | ApiError::TooManyRequests { .. })) => {
-            return Err(DeleteError::Secret(error));
-        }
-        // Perhaps the secret went with its namespace; the driver may not need it.
-        Err(error) => {
-            tracing::warn!(volume = volume.metadata.name, %error, "deleting without the secret");
-            Default::default()
-        }
-    };
-    let secrets = secrets.into_iter().collect();
-    let request = v1::DeleteVolumeRequest { volume_id: handle, secrets };
+    let name = volume.metadata.name.as_str();
+    let secrets = secrets(context, name, secret.as_ref()).await.map_err(DeleteError::Secret)?;
+    let request = v1::DeleteVolumeRequest { volume_id: handle, secrets: secrets.clone() };
     let call = |mut driver: wharf_csi::v1::controller_client::ControllerClient<_>| async move {
         driver.delete_volume(request).await
     };
     match context.driver.controller("DeleteVolume", timeout, call).await {
         Ok(v1::DeleteVolumeResponse {}) => Ok(()),
-        Err(status) => Err(DeleteError::Driver(described(&status))),
+        Err(status) => Err(DeleteError::Driver(described(&status, &secrets))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::provisioner::testing::{context, volume};
+
+    /// sidecars.md 1.1 "Delete": who lets go wakes us, but a change may be missed, as by a list after a lost watch.
+    #[tokio::test]
+    async fn what_is_held_is_looked_at_again() {
+        let context = context(|_, _, _| (500, json!({})));
+        for hold in [Hold::Attached(vec!["a".into()]), Hold::Sibling("b".into())] {
+            let step = ReclaimStep::Wait(hold);
+            let acted = act(&context, Duration::ZERO, &volume(json!({})), step).await;
+            assert_eq!(acted, Acted::End(Outcome::After(LOOK_AGAIN)));
+        }
     }
 }
