@@ -257,7 +257,12 @@ fn selects<'a>(view: &View<'a>, claim: &PersistentVolumeClaim) -> Result<&'a Sto
 fn ours<'a>(view: &View<'a>, claim: &PersistentVolumeClaim, now: Time) -> Result<&'a StorageClass, Step> {
     let class = selects(view, claim).map_err(Step::Rest)?;
     if source::wanted(claim) == Ok(Some(Named::Foreign)) {
-        return Err(Step::LeaveToPopulator);
+        // Of many nodes the chosen one tells.
+        let elsewhere = view.own.node.as_ref().filter(|node| claim.selected_node() != Some(&node.name));
+        return Err(match elsewhere {
+            Some(_) => Step::Rest(Reason::OfAnotherNode("a populator sees to it")),
+            None => Step::LeaveToPopulator,
+        });
     }
     let waited = view.memory.waiting_since.map(|since| elapsed(since, now));
     let binding = view.own.settings.immediate_binding.as_ref();

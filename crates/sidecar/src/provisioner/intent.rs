@@ -27,6 +27,13 @@ pub(crate) struct Intent {
     pub(crate) template: Value,
 }
 
+impl Intent {
+    /// Whether what the driver's answer adds has its place in the template. Another version's may have another form.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.template.pointer("/spec/csi").is_some_and(Value::is_object)
+    }
+}
+
 /// A claim, by name and identity.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

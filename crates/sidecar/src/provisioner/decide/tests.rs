@@ -7,11 +7,12 @@ use wharf_model::topology::Segments;
 use wharf_model::{VolumeAttributesClass, VolumeSnapshot, VolumeSnapshotContent};
 
 use super::*;
+use crate::context::OwnNode;
 use crate::provisioner::intent::Places;
 use crate::provisioner::reclaim::Why;
 use crate::provisioner::source::Unfit;
 use crate::provisioner::testing::{
-    DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume,
+    DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume, with,
 };
 use crate::provisioner::view::Happened;
 
@@ -138,7 +139,15 @@ fn a_populators_claim_is_left_alone() {
         "dataSourceRef": {"apiGroup": "populator.test", "kind": "Bucket", "name": "b"},
         "selector": {"matchLabels": {}},
     }});
-    assert_eq!(Scene::claimed(source).step(), Step::LeaveToPopulator);
+    let mut scene = Scene::claimed(source.clone());
+    assert_eq!(scene.step(), Step::LeaveToPopulator);
+    // Where each node has a sidecar of its own, one of them tells so.
+    scene.own.node = Some(OwnNode { name: "node-a".into(), place: zone("a") });
+    assert_eq!(scene.step(), Step::Rest(Reason::OfAnotherNode("a populator sees to it")));
+    for (node, tells) in [("node-a", true), ("node-b", false)] {
+        scene.claim = Some(claim(with(source.clone(), &on_node(node))));
+        assert_eq!(scene.step() == Step::LeaveToPopulator, tells, "{node}");
+    }
 }
 
 fn clone_scene() -> Scene {

@@ -100,8 +100,8 @@ pub(super) fn read(lease: &Lease) -> Found {
         Found { name: lease.metadata.name.clone(), uid: lease.metadata.uid.clone(), ..Found::default() };
     for (_, text) in lease.metadata.annotations.iter().filter(|(key, _)| key.starts_with(INTENT)) {
         match serde_json::from_str::<Intent>(text) {
-            Ok(intent) => found.intents.push(Arc::new(intent)),
-            Err(_) => found.unreadable += 1,
+            Ok(intent) if intent.is_whole() => found.intents.push(Arc::new(intent)),
+            Ok(_) | Err(_) => found.unreadable += 1,
         }
     }
     found
@@ -161,10 +161,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_counted() {
-        let mut lease = owner("d", None).lease("s", ["{}", "no"]);
+        let mut hollow = serde_json::to_value(intent("pvc-1")).unwrap();
+        hollow["template"] = json!({"spec": "of another form"});
+        let hollow = hollow.to_string();
+        let mut lease = owner("d", None).lease("s", ["{}", "no", &hollow]);
         lease["metadata"]["annotations"]["other"] = json!("not ours");
         let found = read(&serde_json::from_value(lease).unwrap());
-        assert_eq!((found.intents.len(), found.unreadable), (0, 2));
+        assert_eq!((found.intents.len(), found.unreadable), (0, 3));
     }
 
     #[test]

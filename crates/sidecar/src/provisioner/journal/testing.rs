@@ -1,6 +1,6 @@
 //! Intents for tests.
 
-use serde_json::Value;
+use serde_json::json;
 
 use crate::provisioner::intent::{Intent, IntentClaim, Request};
 
@@ -12,6 +12,6 @@ pub(crate) fn intent(volume: &str) -> Intent {
         class_uid: "class".to_owned(),
         written: 0,
         request: Request::default(),
-        template: Value::Null,
+        template: json!({"spec": {"csi": {}}}),
     }
 }
