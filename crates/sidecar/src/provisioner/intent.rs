@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wharf_model::topology::Segments;
+
+pub(crate) use places::Places;
+
+mod places;
 
 /// What was about to be done for one claim.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,13 +76,6 @@ pub(crate) struct Capability {
     /// File system and mount flags; `None` for a block volume.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mount: Option<(String, Vec<String>)>,
-}
-
-/// Places, as CreateVolume is told of them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Places {
-    pub(crate) requisite: Vec<Segments>,
-    pub(crate) preferred: Vec<Segments>,
 }
 
 /// Where the content comes from: the driver's name for it.

@@ -7,7 +7,8 @@
 //! - When [`Journal::write`] returns, the intent outlives us; it does until [`Journal::finish`], and perhaps a
 //!   little longer: who finds one looks whether it is done already.
 //! - Many intents cost one request; finished ones are deleted off the critical path.
-//! - Where we may not keep a journal, intents live in memory, which is what upstream does, and we say so once.
+//! - Where we may not keep a journal, intents live in memory, which is what upstream does, and we say so once. So
+//!   does one that is larger than Kubernetes lets it be.
 //! - After a lost lease the journal is read again before anything is written.
 //!
 //! The rules are in [`book`] and [`removals`], the form of a segment in [`segment`], requests in [`act`].
@@ -45,12 +46,6 @@ const FLUSH: Duration = Duration::from_secs(2);
 /// Why an intent is not written. Nothing may be done for it.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub(crate) enum JournalError {
-    /// It does not fit.
-    #[error(
-        "the intent for volume {volume} has {bytes} bytes, more than a segment of the journal holds: \
-         shorten the StorageClass parameters or the claim's annotations that they quote"
-    )]
-    TooLarge { volume: String, bytes: usize },
     /// Another one is open for the volume: look at it first.
     #[error("another intent for volume {volume} is open already")]
     Exists { volume: String },
@@ -144,6 +139,15 @@ impl Journal {
             volume: intent.volume.clone(),
             reason: error.to_string(),
         })?;
+        if !segment::fits(&text) {
+            self.shared.metrics.too_large.inc();
+            tracing::warn!(
+                volume = intent.volume,
+                bytes = text.len(),
+                "the intent is too large for the journal: the volume may leak if the sidecar dies while it is made; \
+                 --strict-topology makes it small"
+            );
+        }
         let told = {
             let mut state = self.shared.lock();
             state.last += 1;
@@ -344,6 +348,7 @@ struct Counts {
     segments: Gauge,
     writes: Counter,
     batch: Histogram,
+    too_large: Counter,
 }
 
 impl Counts {
@@ -354,6 +359,7 @@ impl Counts {
             segments: Gauge::default(),
             writes: Counter::default(),
             batch: Histogram::new([1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]),
+            too_large: Counter::default(),
         };
         registry.register(
             "wharf_provisioner_journal_available",
@@ -371,6 +377,11 @@ impl Counts {
             "wharf_provisioner_journal_batch_size",
             "Intents in a segment that was written",
             counts.batch.clone(),
+        );
+        registry.register(
+            "wharf_provisioner_journal_too_large",
+            "Intents that were too large to be written",
+            counts.too_large.clone(),
         );
         counts
     }

@@ -15,7 +15,7 @@ use wharf_cluster::ApiError;
 
 use super::JournalError;
 use super::removals::Removals;
-use super::segment::{Found, MOST_BYTES, MOST_INTENTS, cost};
+use super::segment::{Found, MOST_BYTES, MOST_INTENTS, cost, fits};
 use crate::provisioner::intent::Intent;
 
 /// So many writes run at once.
@@ -215,9 +215,6 @@ impl Book {
         text: Arc<str>,
         now: Instant,
     ) -> Option<Result<(), JournalError>> {
-        if cost(&text) > MOST_BYTES {
-            return Some(Err(JournalError::TooLarge { volume: intent.volume.clone(), bytes: text.len() }));
-        }
         if self.access == Access::Shut {
             return Some(Err(JournalError::Shut));
         }
@@ -226,7 +223,7 @@ impl Book {
         {
             return Some(answer);
         }
-        if let Access::Memory { .. } = self.access {
+        if self.is_ready() && (!self.is_durable() || !fits(&text)) {
             self.open.insert(intent.volume.clone(), Open { intent, segments: Vec::new() });
             return Some(Ok(()));
         }
@@ -459,7 +456,9 @@ impl Book {
     fn queue_unwritten(&mut self, now: Instant) {
         for open in self.open.values().filter(|open| open.segments.is_empty()) {
             let intent = Arc::clone(&open.intent);
-            if let Ok(text) = serde_json::to_string(&*intent) {
+            if let Ok(text) = serde_json::to_string(&*intent)
+                && fits(&text)
+            {
                 self.waiting.push_front(Entry { ticket: None, intent, text: text.into(), since: now });
             }
         }
@@ -486,6 +485,10 @@ impl Book {
         for entry in std::mem::take(&mut self.waiting) {
             match (entry.ticket, self.known(&entry.intent)) {
                 (Some(ticket), Some(answer)) => answers.push((ticket, answer)),
+                (Some(ticket), None) if !fits(&entry.text) => {
+                    self.open(&entry.intent, None);
+                    answers.push((ticket, Ok(())));
+                }
                 _ => self.waiting.push_back(entry),
             }
         }

@@ -81,6 +81,11 @@ pub(super) fn cost(intent: &str) -> usize {
     intent.len() + KEY_BYTES
 }
 
+/// Whether an intent can be in a segment at all.
+pub(super) fn fits(intent: &str) -> bool {
+    cost(intent) <= MOST_BYTES
+}
+
 /// A segment that was found.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Found {

@@ -163,11 +163,31 @@ fn segments_are_bounded_and_so_are_writes() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused() {
-    let mut desk = Desk::durable();
-    let ticket = desk.write_intent(Intent { template: "x".repeat(MOST_BYTES).into(), ..intent("a") });
-    let Err(JournalError::TooLarge { volume, bytes }) = &desk.answers[&ticket] else { panic!() };
-    assert!(volume == "a" && *bytes > MOST_BYTES);
+fn what_does_not_fit_is_in_memory_and_holds_up_nobody() {
+    let large = |volume: &str| Intent { template: "x".repeat(MOST_BYTES).into(), ..intent(volume) };
+    let mut desk = Desk::new();
+    desk.book.opened(desk.now);
+    let early = desk.write_intent(large("early"));
+    assert!(!desk.answers.contains_key(&early), "the journal may have one already");
+    let small = desk.write("small");
+    assert_eq!(desk.job(), Some(Job::Load));
+    desk.read(&[]);
+    let late = desk.write_intent(large("late"));
+    assert_eq!((&desk.answers[&early], &desk.answers[&late]), (&Ok(()), &Ok(())));
+    assert_eq!(desk.next_write(), Some(1));
+    desk.done("s1");
+    assert_eq!((&desk.answers[&small], desk.book.volumes().len()), (&Ok(()), 3));
+    // Nor when the journal is read again.
+    desk.book.shut();
+    desk.book.opened(desk.now);
+    assert_eq!(desk.job(), Some(Job::Load));
+    desk.load(Loaded::All(Vec::new()));
+    assert_eq!(desk.book.volumes(), ["early", "late"]);
+    desk.write("next");
+    desk.pass(PATIENCE);
+    assert_eq!(desk.next_write(), Some(1));
+    desk.book.finish("early", desk.now);
+    assert_eq!(desk.book.volumes(), ["late"]);
 }
 
 #[test]
