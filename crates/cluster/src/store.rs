@@ -117,6 +117,11 @@ impl<K: Kind> Store<K> {
         self.lock().table.by_index(name, value)
     }
 
+    /// The first of them, by key, where one will do: the others are not even looked at.
+    pub fn first_by_index(&self, name: &str, value: &str) -> Option<Arc<K>> {
+        self.lock().table.found(name, value).next().cloned()
+    }
+
     /// Grows with every change: what was computed from the store is right for as long as this is the same.
     pub fn revision(&self) -> u64 {
         self.lock().revision

@@ -76,9 +76,14 @@ impl<K: Kind> Table<K> {
     }
 
     pub(crate) fn by_index(&self, name: &str, value: &str) -> Vec<Arc<K>> {
+        self.found(name, value).cloned().collect()
+    }
+
+    /// The objects found under a value, one by one.
+    pub(crate) fn found(&self, name: &str, value: &str) -> impl Iterator<Item = &Arc<K>> {
         let index = self.indexes.iter().find(|index| index.name == name);
         let keys = index.and_then(|index| index.entries.get(value));
-        keys.into_iter().flatten().filter_map(|key| self.objects.get(key).cloned()).collect()
+        keys.into_iter().flatten().filter_map(|key| self.objects.get(key))
     }
 
     /// A list begins; what is there stays until it ends.

@@ -293,8 +293,8 @@ impl Nodes for StoredNodes {
     }
 
     fn keys(&self, driver: &str) -> Vec<String> {
-        let located = self.csi_nodes.by_index(BY_KEYS, driver);
-        located.first().map(|node| topology::keys(node, driver).to_vec()).unwrap_or_default()
+        let located = self.csi_nodes.first_by_index(BY_KEYS, driver);
+        located.map(|node| topology::keys(&node, driver).to_vec()).unwrap_or_default()
     }
 
     fn places(&self, keys: &[String]) -> Result<Vec<Segments>, TopologyError> {

@@ -128,6 +128,7 @@ fn indexes_follow() {
     table.index("color", Box::new(|thing| vec![thing.color.clone()]));
     table.index("color", Box::new(|_| panic!("the first meaning stays")));
     assert_eq!(table.by_index("color", "red").len(), 2);
+    assert_eq!(table.found("color", "red").next().map(|found| found.metadata.name.as_str()), Some("a"));
     table.watched(decoded(thing("a", 11, "blue")));
     assert_eq!(table.by_index("color", "red").len(), 1);
     assert_eq!(table.by_index("color", "blue")[0].metadata.name, "a");
