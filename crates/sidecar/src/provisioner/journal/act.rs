@@ -1,18 +1,12 @@
 //! The journal's requests, and what each answer means for the book.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::timeout;
 use wharf_cluster::{ApiError, Cluster, Listed, Preconditions, WatchOptions};
 use wharf_model::{Key, Kind, Lease};
 
 use super::book::{Loaded, Written};
 use super::removals::Removed;
 use super::segment::{self, Owner};
-
-/// A claim waits for each write, so an answer that takes longer is given up and counts as lost.
-const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Where the journal is and whose it is.
 #[derive(Clone)]
@@ -53,22 +47,16 @@ impl Place {
         }
     }
 
-    /// Creates a segment.
+    /// Creates a segment. Who waits too long for an answer is the API layer's to say: under a limit of requests a
+    /// write waits for its turn, and one that was given up before it was sent would only cost another turn.
     pub(super) async fn write(&self, name: &str, intents: &[Arc<str>]) -> Written {
         let lease = self.owner.lease(name, intents.iter().map(|intent| &**intent));
-        let creating = self.cluster.create(&Lease::API, Some(&self.namespace), &lease);
-        match timeout(DEADLINE, creating).await {
-            Ok(Ok(made)) => {
+        match self.cluster.create(&Lease::API, Some(&self.namespace), &lease).await {
+            Ok(made) => {
                 let uid = made.pointer("/metadata/uid").and_then(|uid| uid.as_str()).unwrap_or_default();
                 Written::Done { uid: uid.to_owned() }
             }
-            Ok(Err(error)) => outcome(error),
-            Err(_) => {
-                let message = format!("no answer within {} s", DEADLINE.as_secs());
-                let object = format!("{} {}/{name}", Lease::API.kind, self.namespace);
-                let refusal = wharf_cluster::Refusal { method: "POST", object, message };
-                Written::Doubtful(ApiError::Unavailable(refusal))
-            }
+            Err(error) => outcome(error),
         }
     }
 
@@ -127,9 +115,31 @@ fn outcome(error: ApiError) -> Written {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::time::Duration;
+
+    use http_body_util::Full;
+    use hyper::body::Bytes;
     use wharf_cluster::Refusal;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_waits_for_its_turn_is_not_given_up() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            let answer = r#"{"metadata": {"name": "s", "uid": "u"}}"#;
+            Ok::<_, Infallible>(
+                http::Response::builder().status(201).body(Full::<Bytes>::from(answer)).unwrap(),
+            )
+        });
+        let place = Place {
+            cluster: Cluster::with_client(kube::Client::new(service, "default")),
+            namespace: "ns".into(),
+            owner: Owner { driver: "d.test".into(), node: None },
+        };
+        assert_eq!(place.write("s", &["{}".into()]).await, Written::Done { uid: "u".into() });
+    }
 
     #[test]
     fn what_an_error_says_of_a_create() {
