@@ -248,8 +248,11 @@ fn list_failed<K: Kind>(
             store.set_reach(Reach::NotServed);
             State::Missing { looks: 1 }
         }
-        // The snapshot behind the pages is no longer kept: take all at once.
-        ApiError::Gone(_) if next.is_some() => State::Listing { next: None, whole: true, failures },
+        // The snapshot behind the pages is no longer kept, or another server took over that does not know our
+        // place in it: take all at once.
+        ApiError::Gone(_) | ApiError::Invalid(_) if next.is_some() => {
+            State::Listing { next: None, whole: true, failures }
+        }
         ApiError::Forbidden(_) => {
             report.failed(error);
             store.set_reach(Reach::Forbidden);

@@ -125,6 +125,16 @@ fn an_expired_page_asks_for_all_at_once() {
     assert_eq!(*bench.page("20", "", json!([thing("a", 5, "red")])), watching("20", 1));
 }
 
+/// Another server, newer or older, may not know the place in a list where the last one stopped.
+#[test]
+fn a_page_that_nobody_knows_asks_for_all_at_once() {
+    let mut bench = Bench::new();
+    bench.page("10", "more", json!([thing("a", 5, "red")]));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Invalid(refusal()))), listing(None, true, 1));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Invalid(refusal()))), listing(None, true, 2));
+    assert_eq!(bench.names(), ["a"]);
+}
+
 #[test]
 fn garbage_does_not_stop_the_stream() {
     let mut bench = Bench::new();
