@@ -258,9 +258,10 @@ fn list_failed<K: Kind>(
             store.set_reach(Reach::Forbidden);
             State::Listing { next: None, whole, failures }
         }
+        // All at once may be more than one answer can hold: the next attempt is in pages again.
         _ => {
             report.failed(error);
-            State::Listing { next, whole, failures }
+            State::Listing { next, whole: false, failures }
         }
     }
 }
