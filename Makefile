@@ -29,8 +29,9 @@ test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (1
 test-all: tools ## `test`, and what takes long
 	hack/test.sh cargo sanity vm cluster soak
 
-bench: tools ## measure, as ratios within one run
+bench: tools ## measure, as ratios within one run: the driver, then the sidecars (most of an hour)
 	bench/run.sh
+	bench/sidecar.sh
 
 fmt: ## format the code
 	cargo fmt --all

@@ -148,7 +148,7 @@ END
   "subnet": "10.$((128 + PORTS / 100 % 100)).$index.0/24", "dataDir": "$dir/ipam"}}]}
 END
   # cgroup v1 is what some test machines have: kubelet 1.34 is the last that works there, if told to.
-  # Volume statistics are looked at once a minute otherwise, and a test would wait for that.
+  # Volume statistics and expanded claims are looked at once a minute otherwise, and a test would wait for that.
   cat >"$dir/kubelet.yaml" <<END
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -160,6 +160,7 @@ healthzPort: $((port + 1))
 podLogsDir: $dir/pods
 volumePluginDir: $dir/kubelet/volume-plugins
 volumeStatsAggPeriod: 2s
+syncFrequency: 5s
 cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []

@@ -59,8 +59,9 @@ impl From<ExpandError> for Status {
     fn from(error: ExpandError) -> Self {
         match error {
             ExpandError::NotFound(message) => Self::not_found(message),
-            ExpandError::OutOfRange(message) => Self::out_of_range(message),
-            ExpandError::Exhausted(message) => Self::resource_exhausted(message),
+            // The contract has no other code for it. And RESOURCE_EXHAUSTED is taken for an expansion that may still
+            // be running, from which Kubernetes lets nobody go back to a smaller size.
+            ExpandError::OutOfRange(message) | ExpandError::Exhausted(message) => Self::out_of_range(message),
             ExpandError::InUse(message) => Self::failed_precondition(message),
             ExpandError::Backend(error) => error.into(),
         }
@@ -87,5 +88,19 @@ impl From<DeviceError> for Status {
             DeviceError::NotOurs(message) | DeviceError::InUse(message) => Self::failed_precondition(message),
             DeviceError::Backend(error) => error.into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    /// What callers classify as final, so that a user may ask for less.
+    #[test]
+    fn an_expansion_without_room_has_ended() {
+        let status = Status::from(ExpandError::Exhausted("no room".to_owned()));
+        assert_eq!((status.code(), status.message()), (Code::OutOfRange, "no room"));
     }
 }

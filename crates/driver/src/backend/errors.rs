@@ -90,7 +90,7 @@ pub enum ExpandError {
     /// No volume can have that size. (OUT_OF_RANGE)
     #[error("{0}")]
     OutOfRange(String),
-    /// No room now. (RESOURCE_EXHAUSTED)
+    /// No room now. (OUT_OF_RANGE: it has ended)
     #[error("{0}")]
     Exhausted(String),
     /// Not while it is in use. (FAILED_PRECONDITION)

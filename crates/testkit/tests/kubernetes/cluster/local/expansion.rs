@@ -1,6 +1,7 @@
 //! Stories of claims that grow.
 
 use super::super::MINUTE;
+use super::super::harness::mounts;
 use super::super::objects::{claim, pod};
 use super::{READY, Story};
 
@@ -42,7 +43,10 @@ pub(super) fn offline(story: &Story<'_>) {
     cluster.wait_for("pod/rests", READY, MINUTE);
     story.run("rests", "echo kept > /data/file && sync");
     let before = size(story, "rests");
+    let node = cluster.kubelet_root(&story.place("rests"));
     cluster.kubectl(&["delete", "pod", "rests", "--timeout=60s"]);
+    // A pod without a grace period is gone from the API before kubelet has cleaned up after it.
+    cluster.eventually("kubelet lets go of the volume", MINUTE, |_| mounts(&node).is_empty().then_some(()));
     story.resize("rests", "128Mi");
     cluster.wait_for("pvc/rests", "condition=FileSystemResizePending", MINUTE);
     let volume = format!("pv/{}", cluster.field("pvc/rests", ".spec.volumeName"));
