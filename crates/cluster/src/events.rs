@@ -208,9 +208,7 @@ impl Writer {
     async fn create(&mut self, event: Event, first: Time, last: Time, count: u64) -> Result<(), ApiError> {
         // The name must be unique; upstream's is the object's name and a time, cut to what a name may be.
         let Event { regarding, kind, reason, note } = &event;
-        let mut name = regarding.key.name.clone();
-        name.truncate(200);
-        let name = format!("{name}.{:x}{:04x}", now().0, (crate::jitter() * 65_536.0) as u32);
+        let name = event_name(&regarding.key.name, now(), crate::jitter());
         let namespace = namespace(&event);
         let body = json!({
             "apiVersion": "v1",
@@ -240,6 +238,14 @@ impl Writer {
         }
         created.map(|_| ())
     }
+}
+
+/// The object's name and a time. What is cut off a long name must not leave a part that ends in a dash.
+fn event_name(object: &str, now: Time, jitter: f64) -> String {
+    let mut name = object.to_owned();
+    name.truncate(200);
+    let name = name.trim_end_matches(['-', '.']);
+    format!("{name}.{:x}{:04x}", now.0, (jitter * 65_536.0) as u32)
 }
 
 /// Events about objects of the whole cluster live in `default`.

@@ -183,9 +183,11 @@ impl Leadership {
     /// the work has ended. Waits at most this long for the server.
     pub async fn release(&self, within: Duration) {
         self.shared.stop.cancel();
-        if let Some(task) = self.shared.task.lock().await.take()
-            && timeout(within, task).await.is_err()
+        if let Some(mut task) = self.shared.task.lock().await.take()
+            && timeout(within, &mut task).await.is_err()
         {
+            // Who competes under our name after this must not find the lease emptied behind its back.
+            task.abort();
             tracing::warn!("lease not released in time; it will run out by itself");
         }
     }
@@ -210,15 +212,15 @@ impl Candidate {
     async fn run(mut self, store: Store<Lease>, stop: CancellationToken) {
         let mut changes = store.changes();
         loop {
-            if stop.run_until_cancelled(self.attempt()).await.is_none() {
-                break;
-            }
+            let Some(renewed) = stop.run_until_cancelled(self.attempt()).await else { break };
             let holding = self.holding();
             self.transport.metrics().leading(&self.options.name, holding);
-            // Waiting jitters so that candidates do not collide; the holder keeps its period.
-            let pause = match holding {
-                true => self.options.retry_period,
-                false => self.options.retry_period.mul_f64(1.0 + 0.2 * crate::jitter()),
+            // Waiting jitters so that candidates do not collide; the holder keeps its period. One that could not
+            // renew tries again soon: after a whole period there would be no time left before the deadline.
+            let pause = match (holding, renewed) {
+                (true, true) => self.options.retry_period,
+                (true, false) => self.options.retry_period / 5,
+                (false, _) => self.options.retry_period.mul_f64(1.0 + 0.2 * crate::jitter()),
             };
             let released = async {
                 loop {
@@ -244,8 +246,8 @@ impl Candidate {
         self.until.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// One attempt to get or keep the lease.
-    async fn attempt(&mut self) {
+    /// One attempt to get or keep the lease; `false` if the server did not let us.
+    async fn attempt(&mut self) -> bool {
         let was = self.holding();
         // Whoever holds it knows its last version; a conflict makes us read.
         let read = match (&self.raw, was) {
@@ -256,14 +258,20 @@ impl Candidate {
             Ok(()) => self.write().await,
             Err(error) => Err(error),
         };
+        let mut done = outcome.is_ok();
         if let Err(error) = outcome {
             self.raw = None;
             match error {
                 ApiError::Conflict(_) | ApiError::AlreadyExists(_) => {
                     tracing::debug!(lease = %self.key, "somebody else was faster");
                     // If we held it, our knowledge was merely old, or it was taken; look at once.
-                    if was && let Err(error) = self.reread().await {
-                        tracing::warn!(lease = %self.key, %error, "cannot renew the lease");
+                    if was {
+                        match self.reread().await {
+                            Ok(()) => done = true,
+                            Err(error) => {
+                                tracing::warn!(lease = %self.key, %error, "cannot renew the lease");
+                            }
+                        }
                     }
                 }
                 error => tracing::warn!(lease = %self.key, %error, "cannot acquire or renew the lease"),
@@ -274,6 +282,7 @@ impl Candidate {
             (true, false) => tracing::warn!(lease = %self.key, "lease lost; no new work begins"),
             _ => {}
         }
+        done
     }
 
     async fn reread(&mut self) -> Result<(), ApiError> {

@@ -25,6 +25,9 @@ const OPEN: Duration = Duration::from_secs(30);
 const MISSING: Duration = Duration::from_secs(30);
 /// A stream that lasted so long was of use, even if nothing happened.
 const SERVED: Duration = Duration::from_secs(5);
+/// The server sends a bookmark every minute: after so long without a word the connection may be dead, as when the
+/// address of the server has moved to another machine. Going on where it ended costs one request.
+const SILENCE: Duration = Duration::from_secs(90);
 const RETRY_START: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
@@ -131,7 +134,8 @@ async fn stream<K: Kind>(
     let deadline = opened + Duration::from_secs(seconds + 15);
     let mut lines = lines::Lines::default();
     let mut told = false;
-    while let Ok(Some(Ok(frame))) = timeout_at(deadline, body.frame()).await {
+    let patience = || deadline.min(Instant::now() + SILENCE);
+    while let Ok(Some(Ok(frame))) = timeout_at(patience(), body.frame()).await {
         let Ok(data) = frame.into_data() else { continue };
         for line in lines.push(&data) {
             told = true;

@@ -10,9 +10,9 @@ use std::time::Duration;
 use http::{HeaderValue, Request, Response};
 use hyper::body::{Bytes, Frame, SizeHint};
 use tokio::time::Sleep;
+use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::Channel;
-use tonic::{Code, Status};
 use tower::{Service, ServiceExt as _};
 
 use crate::Endpoint;
@@ -98,14 +98,10 @@ fn exceeded() -> Status {
     Status::deadline_exceeded("the driver did not answer in time; the operation may still be running")
 }
 
-/// A connection that broke in the middle of an answer is no answer, though it comes as UNKNOWN.
+/// A connection that broke in the middle of an answer is no answer, whatever code that comes with: the driver's own
+/// codes come in trailers. INTERNAL, for one, would say that the operation has ended.
 fn broken_off(status: Status) -> Status {
-    match status.code() {
-        Code::Unknown => {
-            Status::unavailable(format!("the driver broke off its answer: {}", status.message()))
-        }
-        _ => status,
-    }
+    Status::unavailable(format!("the driver broke off its answer: {}", status.message()))
 }
 
 /// The innermost cause is the one that says something: the outer ones only say "transport error".
@@ -133,6 +129,14 @@ fn grpc_timeout(deadline: Duration) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What may still be running must not be taken for what has ended.
+    #[test]
+    fn half_an_answer_is_none() {
+        for status in [Status::unknown("reset"), Status::internal("h2"), Status::resource_exhausted("calm")] {
+            assert_eq!(broken_off(status).code(), tonic::Code::Unavailable);
+        }
+    }
 
     #[test]
     fn timeouts_on_the_wire() {

@@ -234,9 +234,9 @@ impl Attacher {
         let volume = subject.volume().and_then(|name| self.volumes.get(&Key::cluster(name)));
         let (ours, others): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|attachment| self.rules.owns(attachment));
-        if volume.is_none() && self.memories.unreferenced(subject).is_some() {
-            self.memories.set_unreferenced(subject, None);
-        }
+        let guarded =
+            volume.as_ref().is_some_and(|volume| volume.metadata.has_finalizer(&self.rules.finalizer));
+        self.memories.keep_unreferenced(subject, guarded);
         let present: BTreeSet<&str> =
             ours.iter().map(|attachment| attachment.metadata.name.as_str()).collect();
         for gone in self.memories.keep(subject, &present) {

@@ -1,8 +1,8 @@
 //! What a role of the controller is handed: the cluster, the driver, and where to tell what it does.
 
 use wharf_cluster::{Cluster, Event, EventType, Events, Regarding};
-use wharf_model::topology::Segments;
-use wharf_model::{Kind, Meta};
+use wharf_model::topology::{Segments, reaches};
+use wharf_model::{Kind, Meta, PersistentVolume};
 
 use crate::attempts::Attempts;
 use crate::driver::Driver;
@@ -39,6 +39,16 @@ pub(crate) struct OwnNode {
     pub(crate) place: Segments,
 }
 
+impl OwnNode {
+    /// Whether a volume is this node's and no other's: its affinity says so. Where nodes have places, one without
+    /// affinity may be on any of them; drivers of the wrong ones would answer for it that there is no such volume.
+    pub(crate) fn has(&self, volume: &PersistentVolume) -> bool {
+        let affinity = volume.spec.node_affinity.as_ref();
+        let says = affinity.is_some_and(|affinity| affinity.required.is_some());
+        (says || self.place.is_empty()) && reaches(affinity, &self.name, &self.place)
+    }
+}
+
 impl Context {
     /// Tells users something about an object.
     pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
@@ -50,5 +60,37 @@ impl Context {
             uid: uid.clone(),
         };
         self.events.record(Event { regarding, kind, reason: reason.to_owned(), note: note.into() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_nodes_own_volumes_say_so() {
+        let volume = |affinity: Value| -> PersistentVolume {
+            serde_json::from_value(json!({"metadata": {"name": "v"}, "spec": {"nodeAffinity": affinity}}))
+                .unwrap()
+        };
+        let on = |node: &str| {
+            volume(json!({"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "node", "operator": "In", "values": [node]}]},
+            ]}}))
+        };
+        let place = [("node".to_owned(), "a".to_owned())].into();
+        let placed = OwnNode { name: "a".into(), place };
+        let unplaced = OwnNode { name: "a".into(), place: Segments::new() };
+        for (volume, with_place, without) in [
+            (on("a"), true, false),
+            (on("b"), false, false),
+            (volume(Value::Null), false, true),
+            (volume(json!({})), false, true),
+        ] {
+            let got = (placed.has(&volume), unplaced.has(&volume));
+            assert_eq!(got, (with_place, without), "{:?}", volume.spec.node_affinity);
+        }
     }
 }

@@ -4,7 +4,8 @@
 //! - Without a choice, the roles are those that the driver's capabilities call for.
 //! - Each role holds the lease that upstream's sidecar of that role would hold.
 //! - A driver that restarts is waited for; one that comes back able to do other things gets its roles anew.
-//! - On a stop, work under way may finish, then events are written and leases released.
+//! - On a stop, work under way may finish, then events are written and leases released. A lease is left to run out
+//!   if work had to be cut short.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -308,7 +309,7 @@ impl Controller {
                 namespace: namespace.clone(),
                 node: node.clone(),
             };
-            let events = context.events.clone();
+            let (events, gate) = (context.events.clone(), context.gate.clone());
             let (provisioner, attacher, resizer) = (provisioner.clone(), attacher.clone(), resizer.clone());
             running.spawn(async move {
                 match role {
@@ -317,8 +318,13 @@ impl Controller {
                     Role::Resizer => resizer::run(context, resizer).await,
                 }
                 events.flush(FLUSH).await;
-                if let Some(leadership) = leadership {
-                    leadership.release(FLUSH).await;
+                match leadership {
+                    // What was dropped may still run in the driver. Until the lease runs out it has time to end.
+                    Some(_) if gate.was_cut() => {
+                        tracing::warn!("calls were cut short: the lease runs out by itself")
+                    }
+                    Some(leadership) => leadership.release(FLUSH).await,
+                    None => {}
                 }
             });
         }

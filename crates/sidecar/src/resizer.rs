@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use wharf_cluster::{Queue, Store, WatchOptions};
-use wharf_model::topology::reaches;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::attempts::now;
@@ -278,16 +277,12 @@ impl Resizer {
             (class(asked), class(status.map(|status| &status.target_volume_attributes_class_name)));
         let uid = claim.as_ref().map(|claim| claim.metadata.uid.clone()).unwrap_or_default();
         let (epoch, memory) = self.memories.get(key, &uid);
-        let reached = volume.as_ref().is_none_or(|volume| self.reaches(volume));
+        // A node's own sidecar acts on what is its node's.
+        let own = self.context.node.as_ref();
+        let reached = volume.as_ref().is_none_or(|volume| own.is_none_or(|node| node.has(volume)));
         let classes_known = self.classes.as_ref().is_some_and(Store::served);
         let (key, users) = (key.clone(), self.users(key));
         Seen { key, uid, claim, volume, asked, target, classes_known, reached, users, epoch, memory }
-    }
-
-    /// A node's own sidecar acts on what its node can reach.
-    fn reaches(&self, volume: &PersistentVolume) -> bool {
-        let affinity = volume.spec.node_affinity.as_ref();
-        self.context.node.as_ref().is_none_or(|node| reaches(affinity, &node.name, &node.place))
     }
 
     fn users(&self, key: &Key) -> Users {

@@ -2,10 +2,12 @@
 //! keys from a queue.
 //!
 //! Promise: no work begins while the gate is shut; after a stop, work that runs may finish within its grace and
-//! is then dropped, which is what a crash would do, and every step is made for that.
+//! is then dropped, which is what a crash would do, and every step is made for that. The gate remembers that work was
+//! dropped: its call may still run in the driver.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -53,12 +55,14 @@ impl Pace {
 pub(crate) struct Gate {
     leadership: Option<Leadership>,
     stop: CancellationToken,
+    /// Whether work was dropped at the end.
+    cut: Arc<AtomicBool>,
 }
 
 impl Gate {
     /// Open while the lease is held (always, without one) and nobody has said stop.
     pub(crate) fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
-        Self { leadership, stop }
+        Self { leadership, stop, cut: Arc::default() }
     }
 
     /// Whether a step may begin now. Asked before each.
@@ -84,7 +88,14 @@ impl Gate {
     /// The same gate with an end of its own: for what lasts from getting the lease to losing it.
     pub(crate) fn term(&self) -> (Self, CancellationToken) {
         let stop = self.stop.child_token();
-        (Self { leadership: self.leadership.clone(), stop: stop.clone() }, stop)
+        // What was dropped when the lease was lost has had its time.
+        self.cut.store(false, Ordering::Relaxed);
+        (Self { leadership: self.leadership.clone(), stop: stop.clone(), cut: Arc::clone(&self.cut) }, stop)
+    }
+
+    /// Whether work was dropped at the end: then somebody else should not begin at once.
+    pub(crate) fn was_cut(&self) -> bool {
+        self.cut.load(Ordering::Relaxed)
     }
 
     /// Waits for the stop.
@@ -140,6 +151,7 @@ where
     }
     let ended = timeout(GRACE, async { while running.join_next().await.is_some() {} });
     if ended.await.is_err() {
+        gate.cut.store(true, Ordering::Relaxed);
         tracing::warn!(
             running = running.len(),
             "stopping with work under way; it is taken up again at the next start"
@@ -186,6 +198,34 @@ pub(crate) async fn feed<O: Kind, K: QueueKey>(
                     wish(&Change { key: object.key(), old: None, new: Some(object) });
                 }
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// sidecars.md 1.0 "Release on exit": only once nothing runs any more.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_dropped_at_the_end_is_remembered() {
+        for (takes, cut) in [(GRACE / 2, false), (GRACE * 2, true)] {
+            let stop = CancellationToken::new();
+            let gate = Gate::new(None, stop.clone());
+            gate.cut.store(true, Ordering::Relaxed);
+            let queue = Queue::new("test", Backoff::default(), &wharf_cluster::Metrics::default());
+            queue.add(1, Priority::Normal);
+            let one = move |_| async move {
+                tokio::time::sleep(takes).await;
+                Outcome::Done
+            };
+            let (term, _) = gate.term();
+            let stopping = async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                stop.cancel();
+            };
+            tokio::join!(work(&queue, &term, 1, one), stopping);
+            assert_eq!(gate.was_cut(), cut, "{takes:?}");
         }
     }
 }

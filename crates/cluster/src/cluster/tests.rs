@@ -103,6 +103,27 @@ async fn lists_watches_loses_the_stream_and_resumes() {
     assert_eq!(query(3, "resourceVersion"), Some("11"), "resumed");
 }
 
+/// A connection can die without a word, for example when the server's address moves to another machine.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_gone_silent_is_resumed_on_another_connection() {
+    let (silent, silent_reply) = stream();
+    let (second, second_reply) = stream();
+    let (cluster, asked) = scripted(vec![list(10, "", vec![]), silent_reply, second_reply]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    // Bookmarks are words enough.
+    for version in 11..13 {
+        silent.send(line("BOOKMARK", thing("", version, ""))).unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    }
+    assert_eq!(asked.lock().unwrap().len(), 2);
+    second.send(line("ADDED", thing("a", 20, "red"))).unwrap();
+    tokio::time::sleep(Duration::from_secs(31)).await;
+    assert_eq!(names(&store), ["a"]);
+    assert_eq!(asked.lock().unwrap()[2].query["resourceVersion"], "12");
+    drop(silent);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_410_relists_and_tells_only_the_difference() {
     let (first, first_reply) = stream();

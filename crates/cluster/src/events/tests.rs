@@ -87,3 +87,10 @@ async fn an_event_that_has_expired_is_made_anew() {
     let objects = objects.lock().unwrap();
     assert_eq!(objects.by_path.values().next().unwrap()["count"], json!(2));
 }
+
+#[test]
+fn names_of_events_are_names() {
+    assert_eq!(event_name("data-web-0", Time(255), 0.5), "data-web-0.ff8000");
+    let long = format!("{}-{}", "a".repeat(199), "b".repeat(20));
+    assert_eq!(event_name(&long, Time(255), 0.0), format!("{}.ff0000", "a".repeat(199)));
+}

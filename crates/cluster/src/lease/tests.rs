@@ -85,6 +85,29 @@ async fn a_holder_cut_off_stops_before_the_other_begins_and_comes_back() {
     timeout(8 * SECOND, one.acquired()).await.unwrap();
 }
 
+/// sidecars.md 1.0 "Leader election": renew deadline 10 s. A server that restarts refuses one renewal, and that is
+/// no reason to stop.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_refused_once_loses_nothing() {
+    let server = Server::default();
+    let (refusing, objects) = (Arc::new(StdMutex::new(false)), Arc::clone(&server.objects));
+    let refuses = Arc::clone(&refusing);
+    let cluster = cluster(move |asked: Asked| match *refuses.lock().unwrap() {
+        true => crate::testing::status(503, "ServiceUnavailable", ""),
+        false => objects.lock().unwrap().answer(&asked),
+    });
+    let leadership = Leadership::start(&cluster, options("one"));
+    leadership.acquired().await;
+    for _ in 0..10 {
+        tokio::time::sleep(3 * SECOND).await;
+        *refusing.lock().unwrap() = true;
+        let lost = timeout(3 * SECOND, leadership.lost()).await;
+        *refusing.lock().unwrap() = false;
+        assert!(lost.is_err());
+        assert!(timeout(7 * SECOND, leadership.lost()).await.is_err());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn candidates_that_race_never_hold_together() {
     let server = Server::default();

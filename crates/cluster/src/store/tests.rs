@@ -39,6 +39,54 @@ async fn a_slow_subscriber_gets_a_resync_instead_of_everything() {
     assert!(notices <= changes::PENDING && resyncs == 1, "{notices} {resyncs}");
 }
 
+/// A list after a break ends more objects at once than wait for a subscriber, and somebody waits for one of them.
+#[tokio::test]
+async fn ends_of_objects_are_told_however_many_there_are() {
+    let store = Store::<Thing>::new(WatchOptions::default());
+    let many = 3 * changes::PENDING;
+    let put = |name: String| store.update(|table| table.watched(decoded(thing(&name, 1, "red"))));
+    (0..many).for_each(|number| put(number.to_string()));
+    let mut changes = store.changes();
+    store.update(|table| {
+        table.list_begins();
+        table.list_ends("2")
+    });
+    // And what comes on top leaves none of them out.
+    for version in 3..3 + 2 * changes::PENDING as u64 {
+        store.update(|table| table.watched(decoded(thing("a", version, "red"))));
+    }
+    drop(store);
+    let (mut ends, mut others, mut resyncs) = (0, 0, 0);
+    while let Some(notice) = changes.next().await {
+        match notice {
+            Notice::Change(change) if change.new.is_none() => ends += 1,
+            Notice::Change(_) => others += 1,
+            Notice::Resync => resyncs += 1,
+        }
+    }
+    assert_eq!((ends, resyncs), (many, 1));
+    assert!(others <= changes::PENDING, "{others}");
+}
+
+/// Also ends of objects take no more room than so much.
+#[tokio::test]
+async fn a_subscriber_that_never_looks_holds_a_bounded_number_of_ends() {
+    let store = Store::<Thing>::new(WatchOptions::default());
+    let mut changes = store.changes();
+    for version in 0..changes::ENDS as u64 + 2 {
+        store.update(|table| table.watched(decoded(thing("a", 2 * version + 1, "red"))));
+        let gone = (2 * version + 2).to_string();
+        store.update(|table| table.watched_deletion(&Key::namespaced("ns", "a"), "u-a", &gone));
+    }
+    drop(store);
+    let (mut notices, mut resyncs) = (0, 0);
+    while let Some(notice) = changes.next().await {
+        notices += 1;
+        resyncs += usize::from(matches!(notice, Notice::Resync));
+    }
+    assert!(notices <= changes::PENDING && resyncs == 1, "{notices} {resyncs}");
+}
+
 #[tokio::test]
 async fn absorbs_only_what_belongs_to_it() {
     let options = WatchOptions {

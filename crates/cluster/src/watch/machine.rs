@@ -248,16 +248,20 @@ fn list_failed<K: Kind>(
             store.set_reach(Reach::NotServed);
             State::Missing { looks: 1 }
         }
-        // The snapshot behind the pages is no longer kept: take all at once.
-        ApiError::Gone(_) if next.is_some() => State::Listing { next: None, whole: true, failures },
+        // The snapshot behind the pages is no longer kept, or another server took over that does not know our
+        // place in it: take all at once.
+        ApiError::Gone(_) | ApiError::Invalid(_) if next.is_some() => {
+            State::Listing { next: None, whole: true, failures }
+        }
         ApiError::Forbidden(_) => {
             report.failed(error);
             store.set_reach(Reach::Forbidden);
             State::Listing { next: None, whole, failures }
         }
+        // All at once may be more than one answer can hold: the next attempt is in pages again.
         _ => {
             report.failed(error);
-            State::Listing { next, whole, failures }
+            State::Listing { next, whole: false, failures }
         }
     }
 }

@@ -133,7 +133,7 @@ impl Attacher {
                 for (volume, uid) in asked {
                     if !referred.contains(&volume) {
                         let subject = Subject::Volume(volume);
-                        self.memories.set_unreferenced(&subject, Some(uid));
+                        self.memories.set_unreferenced(&subject, uid);
                         self.queue.add(subject, Priority::Normal);
                     }
                 }

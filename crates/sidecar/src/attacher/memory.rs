@@ -86,10 +86,17 @@ impl Memories {
         self.lock().volumes.get(subject)?.unreferenced.clone()
     }
 
-    /// The server said that no attachment refers to the volume of this uid; `None` takes it back.
-    pub(super) fn set_unreferenced(&self, subject: &Subject, uid: Option<String>) {
+    /// The server said that no attachment refers to the volume of this uid.
+    pub(super) fn set_unreferenced(&self, subject: &Subject, uid: String) {
         let mut inner = self.lock();
-        inner.volumes.entry(subject.clone()).or_default().unreferenced = uid;
+        inner.volumes.entry(subject.clone()).or_default().unreferenced = Some(uid);
+    }
+
+    /// Forgets what the server said of a volume that our finalizer is not on: nobody tells us when it ends.
+    pub(super) fn keep_unreferenced(&self, subject: &Subject, guarded: bool) {
+        if !guarded && let Some(volume) = self.lock().volumes.get_mut(subject) {
+            volume.unreferenced = None;
+        }
     }
 
     /// Whether attachments refer to this volume is to be asked.
@@ -131,10 +138,12 @@ mod tests {
         }
         assert_eq!(memories.keep(&subject, &["b"].into()), ["a"]);
         assert!(memories.of(&subject, &attachment("b", "1")).unpublished);
-        memories.set_unreferenced(&subject, Some("u".into()));
+        memories.set_unreferenced(&subject, "u".into());
         assert_eq!(memories.keep(&subject, &[].into()), ["b"]);
+        memories.keep_unreferenced(&subject, true);
         assert_eq!(memories.unreferenced(&subject).as_deref(), Some("u"));
-        memories.set_unreferenced(&subject, None);
+        // Our finalizer is off; others may keep the volume for long.
+        memories.keep_unreferenced(&subject, false);
         assert!(memories.keep(&subject, &[].into()).is_empty());
         assert!(memories.lock().volumes.is_empty());
     }

@@ -1,6 +1,7 @@
 //! Does the one step it is given, and puts the outcome where the next view sees it: a write in the store, an answer
 //! of the driver in the memory.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -38,9 +39,10 @@ impl From<Unasked> for Failure {
     }
 }
 
-fn failure(operation: Operation, status: &Status) -> Failure {
+/// What the driver answered, without the secrets that it was given: it is told in conditions, events and logs.
+fn failure(operation: Operation, status: &Status, secrets: &BTreeMap<String, String>) -> Failure {
     let class = Some(classify(operation, status.code()));
-    Failure { class, code: status.code(), message: status.message().to_owned() }
+    Failure { class, code: status.code(), message: secret::without(status.message(), secrets) }
 }
 
 impl Resizer {
@@ -150,6 +152,7 @@ impl Resizer {
         size: Quantity,
     ) -> Result<Expanded, Failure> {
         let request = self.expand_request(volume, size).await?;
+        let secrets = request.secrets.clone().into_iter().collect();
         seen.memory.expansion.calling();
         self.remember(seen);
         let deadline = self.settings.pace.timeout;
@@ -172,7 +175,7 @@ impl Resizer {
                 size: Quantity::from_bytes(answer.capacity_bytes),
                 on_node: answer.node_expansion_required,
             }),
-            Err(status) => Err(failure(Operation::Expand, &status)),
+            Err(status) => Err(failure(Operation::Expand, &status, &secrets)),
         }
     }
 
@@ -224,6 +227,7 @@ impl Resizer {
         target: &str,
     ) -> Result<(), Failure> {
         let request = self.modify_request(seen, claim, volume, target).await?;
+        let secrets = request.secrets.clone().into_iter().collect();
         seen.memory.modification.calling();
         self.remember(seen);
         let deadline = self.settings.pace.timeout;
@@ -231,7 +235,7 @@ impl Resizer {
             self.context.driver.controller("ControllerModifyVolume", deadline, |mut client| async move {
                 client.controller_modify_volume(request).await
             });
-        call.await.map(drop).map_err(|status| failure(Operation::Modify, &status))
+        call.await.map(drop).map_err(|status| failure(Operation::Modify, &status, &secrets))
     }
 
     /// sidecars.md 1.3 "Modify (VAC GA)": the class's words, and the names of claim and volume where they are asked for.
@@ -390,9 +394,17 @@ mod tests {
     fn what_was_not_asked_has_no_class() {
         let unasked = Failure::from(Unasked::Handle("pv1".into()));
         assert_eq!(unasked.class, None);
-        let refused = failure(Operation::Expand, &Status::out_of_range("too large"));
+        let refused = failure(Operation::Expand, &Status::out_of_range("too large"), &BTreeMap::new());
         assert_eq!(refused.class, Some(ErrorClass::Infeasible));
-        let busy = failure(Operation::Modify, &Status::resource_exhausted("later"));
+        let busy = failure(Operation::Modify, &Status::resource_exhausted("later"), &BTreeMap::new());
         assert_eq!(busy.class, Some(ErrorClass::StillRunning));
+    }
+
+    /// sidecars.md 1.0 "Secrets": a driver may quote what it was given; conditions and events are read by many.
+    #[test]
+    fn no_secret_is_told() {
+        let secrets = BTreeMap::from([("token".to_owned(), "s3cr3t".to_owned())]);
+        let refused = failure(Operation::Expand, &Status::internal("login with s3cr3t failed"), &secrets);
+        assert_eq!(refused.text(), "rpc error: code = Internal desc = login with *** failed");
     }
 }

@@ -93,6 +93,8 @@ pub(crate) struct Failed<Q> {
     pub(crate) failure: Failure,
     /// How often the same has failed in a row.
     pub(crate) failures: u32,
+    /// When.
+    pub(crate) at: Time,
     /// No sooner again than then.
     pub(crate) again: Time,
     /// Whether it was written down.
@@ -197,12 +199,12 @@ impl<Q: PartialEq> Failed<Q> {
         let same = before.filter(|before| before.question == question);
         let failures = same.map_or(0, |same| same.failures);
         let again = now.plus(pause(&failure, failures));
-        Self { question, failure, failures: failures.saturating_add(1), again, reported: false }
+        Self { question, failure, failures: failures.saturating_add(1), at: now, again, reported: false }
     }
 
-    /// The moment to wait for before this question is asked again.
+    /// The moment to wait for before this question is asked again. A clock that went back makes nobody wait.
     pub(crate) fn pause(&self, question: &Q, now: Time) -> Option<Time> {
-        (self.question == *question && now < self.again).then_some(self.again)
+        (self.question == *question && now >= self.at && now < self.again).then_some(self.again)
     }
 }
 
@@ -354,6 +356,7 @@ mod tests {
         assert_eq!((failed.failures, failed.again), (2, Time(3000)));
         assert_eq!(failed.pause(&question(9), Time(2999)), Some(Time(3000)));
         assert_eq!(failed.pause(&question(9), Time(3000)), None);
+        assert_eq!(failed.pause(&question(9), Time(999)), None, "a clock that went back makes nobody wait");
         assert_eq!(failed.pause(&question(8), Time(2000)), None);
         expansion.failed(question(8), failure(), Time(4000), pause);
         assert_eq!(expansion.failed.unwrap().again, Time(5000));

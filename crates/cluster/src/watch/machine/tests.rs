@@ -125,6 +125,28 @@ fn an_expired_page_asks_for_all_at_once() {
     assert_eq!(*bench.page("20", "", json!([thing("a", 5, "red")])), watching("20", 1));
 }
 
+/// Pods of a large cluster: all at once are more than an answer may be, so that would fail for ever.
+#[test]
+fn what_cannot_be_had_all_at_once_is_asked_for_in_pages_again() {
+    let mut bench = Bench::new();
+    bench.page("10", "more", json!([thing("a", 5, "red")]));
+    bench.feed(Input::Failed(ApiError::Gone(refusal())));
+    let broken = || Input::Failed(ApiError::Unavailable(refusal()));
+    assert_eq!(*bench.feed(broken()), listing(None, false, 2));
+    bench.page("20", "more", json!([thing("a", 5, "red")]));
+    assert_eq!(*bench.feed(broken()), listing(Some("more"), false, 1), "the place in the list is kept");
+}
+
+/// Another server, newer or older, may not know the place in a list where the last one stopped.
+#[test]
+fn a_page_that_nobody_knows_asks_for_all_at_once() {
+    let mut bench = Bench::new();
+    bench.page("10", "more", json!([thing("a", 5, "red")]));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Invalid(refusal()))), listing(None, true, 1));
+    assert_eq!(*bench.feed(Input::Failed(ApiError::Invalid(refusal()))), listing(None, false, 2));
+    assert_eq!(bench.names(), ["a"]);
+}
+
 #[test]
 fn garbage_does_not_stop_the_stream() {
     let mut bench = Bench::new();

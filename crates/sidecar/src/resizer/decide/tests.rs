@@ -97,12 +97,12 @@ fn failure(class: ErrorClass, code: Code) -> Failure {
 
 fn failed(request: &str, asked: &str, users: Users, failure: Failure) -> Option<Failed<SizeQuestion>> {
     let question = SizeQuestion { request: size(request), size: size(asked), users };
-    Some(Failed { question, failure, failures: 1, again: LATER, reported: false })
+    Some(Failed { question, failure, failures: 1, at: Time(0), again: LATER, reported: false })
 }
 
 fn refused(asked: &str, target: &str, failure: Failure) -> Option<Failed<ClassQuestion>> {
     let question = ClassQuestion { asked: Some(asked.to_owned()), target: target.to_owned() };
-    Some(Failed { question, failure, failures: 1, again: LATER, reported: false })
+    Some(Failed { question, failure, failures: 1, at: Time(0), again: LATER, reported: false })
 }
 
 fn waiting(expansion: Reason, modification: Reason) -> Step {
