@@ -13,7 +13,7 @@ use wharf_model::names::{annotation, finalizer};
 use wharf_model::parameters::{ParameterError, provisioner_secret};
 use wharf_model::secrets::{DeletionSecret, TemplateError, for_deletion};
 use wharf_model::volume::{CsiSource, ReclaimPolicy, VolumePhase};
-use wharf_model::{Meta, PersistentVolume, SecretRef, StorageClass, topology};
+use wharf_model::{Meta, PersistentVolume, SecretRef, StorageClass};
 
 use crate::context::OwnNode;
 
@@ -113,8 +113,7 @@ pub(crate) fn decide(view: &ReclaimView<'_>) -> ReclaimStep {
     let volume = view.volume;
     let meta = &volume.metadata;
     let Some(csi) = ours(volume, view.driver) else { return ReclaimStep::Nothing(Why::NotOurs) };
-    let affinity = volume.spec.node_affinity.as_ref();
-    if view.own.is_some_and(|own| !topology::reaches(affinity, &own.name, &own.place)) {
+    if view.own.is_some_and(|own| !own.has(volume)) {
         return ReclaimStep::Nothing(Why::AnotherNode);
     }
     let guarded = meta.has_finalizer(finalizer::PROVISIONER);
