@@ -105,6 +105,8 @@ mounts_in_run() {
 cgroups() {
   local container
   for container in "$RUN"/*/containerd-state/io.containerd.runtime.v2.task/k8s.io/*; do
+    # A cluster without nodes has none, and the pattern itself would fit everybody's.
+    [ -d "$container" ] || continue
     find /sys/fs/cgroup -depth -type d -path "*/k8s.io/${container##*/}*" 2>/dev/null || true
   done
 }
