@@ -29,7 +29,7 @@ test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (1
 test-all: tools ## `test`, and what takes long
 	hack/test.sh cargo sanity vm cluster soak
 
-bench: tools ## measure, as ratios within one run: the driver, then the sidecars (most of an hour)
+bench: tools ## measure, as ratios within one run: the driver, then the sidecars (20 minutes)
 	bench/run.sh
 	bench/sidecar.sh
 

@@ -78,18 +78,14 @@ impl TestCluster {
         let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");
         self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
-        self.kubeconfig_of_account("wharf-rbac", &format!("csi-{sidecar}"))
-    }
-
-    /// Credentials of a ServiceAccount.
-    pub fn kubeconfig_of_account(&self, namespace: &str, account: &str) -> PathBuf {
-        let token = self.kubectl(&["create", "token", account, "--namespace", namespace, "--duration=10h"]);
+        let account = format!("csi-{sidecar}");
+        let token = self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac", "--duration=10h"]);
         let admin = fs::read_to_string(self.kubeconfig()).expect("the administrator's kubeconfig");
         let server = admin.lines().find(|line| line.starts_with("clusters:")).expect("a cluster");
-        let file = self.run.join(format!("kubeconfig-{account}"));
+        let file = self.run.join(format!("kubeconfig-{sidecar}"));
         let text = format!(
             "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
-             contexts: [{{name: it, context: {{cluster: test, user: it, namespace: {namespace}}}}}]\n\
+             contexts: [{{name: it, context: {{cluster: test, user: it, namespace: wharf-rbac}}}}]\n\
              current-context: it\n",
             token.trim()
         );

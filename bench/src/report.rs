@@ -1,0 +1,246 @@
+//! What was found, in words: a section of bench/RESULTS.md.
+
+use std::fmt::Write as _;
+
+use crate::ground::Cost;
+use crate::measure::{Alone, Growth, Together};
+
+/// All that was measured. Of two, the first is upstream's.
+pub(crate) struct Found {
+    pub(crate) defaults: Alone,
+    pub(crate) tuned: Alone,
+    pub(crate) ours: Alone,
+    pub(crate) attached: (Cost, Cost),
+    pub(crate) tuned_together: Together,
+    pub(crate) ours_together: Together,
+    pub(crate) defaults_slow: Together,
+    pub(crate) ours_slow: Together,
+    pub(crate) asked: (f64, f64),
+    pub(crate) killed: (f64, f64),
+    pub(crate) growth: Growth,
+    pub(crate) pods: usize,
+}
+
+/// What was asked for.
+enum Goal {
+    /// At least so many times the defaults, and no less than tuned.
+    Faster(f64),
+    /// At most this part of upstream's, of which the tuned one counts if there is one.
+    Part(f64),
+    /// At most this.
+    AtMost(f64),
+    /// Nothing: it is told for the reader.
+    None,
+}
+
+struct Row {
+    what: String,
+    defaults: Option<f64>,
+    tuned: Option<f64>,
+    ours: f64,
+    goal: Goal,
+}
+
+impl Row {
+    /// The goal in words, and what became of it.
+    fn verdict(&self) -> String {
+        let (words, met) = match self.goal {
+            Goal::None => return "-".to_owned(),
+            Goal::AtMost(most) => (format!("at most {most}"), self.ours <= most),
+            Goal::Part(part) => {
+                let theirs = self.tuned.or(self.defaults).unwrap_or(f64::NAN);
+                let words = format!("1/{:.0} of upstream: 1/{:.1}", 1.0 / part, theirs / self.ours);
+                (words, self.ours <= theirs * part)
+            }
+            Goal::Faster(times) => {
+                let over_defaults = self.defaults.map(|theirs| self.ours / theirs);
+                let over_tuned = self.tuned.map(|theirs| self.ours / theirs);
+                let mut words = Vec::new();
+                if let Some(ratio) = over_defaults.filter(|_| times > 1.0) {
+                    words.push(format!("{times:.0} times the defaults: {ratio:.1}"));
+                }
+                if let Some(ratio) = over_tuned {
+                    words.push(format!("as fast as tuned: {ratio:.2}"));
+                }
+                // Rates of one run differ by some percent from those of the next.
+                let met = over_defaults.is_none_or(|ratio| ratio >= times)
+                    && over_tuned.is_none_or(|ratio| ratio >= 0.95);
+                (words.join(", "), met)
+            }
+        };
+        format!("{words} ({})", if met { "met" } else { "missed" })
+    }
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut text =
+        "| what | upstream, defaults | upstream, tuned | wharf | goal |\n|---|---|---|---|---|\n".to_owned();
+    let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
+    for row in rows {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} |",
+            row.what,
+            optional(row.defaults),
+            optional(row.tuned),
+            number(row.ours),
+            row.verdict()
+        );
+    }
+    text
+}
+
+fn work_rows(found: &Found) -> Vec<Row> {
+    let Found { defaults, tuned, ours, attached: (attach, detach), .. } = found;
+    let kinds: [(&str, f64, fn(&Alone) -> Cost); 3] = [
+        ("created", 10.0, |alone| alone.create),
+        ("expanded", 1.0, |alone| alone.expand),
+        ("deleted", 1.0, |alone| alone.delete),
+    ];
+    let mut rows = Vec::new();
+    for (what, times, of) in kinds {
+        rows.push(Row {
+            what: format!("volumes {what} a second"),
+            defaults: Some(of(defaults).rate()),
+            tuned: Some(of(tuned).rate()),
+            ours: of(ours).rate(),
+            goal: Goal::Faster(times),
+        });
+    }
+    for (what, cost) in [("attached", attach), ("detached", detach)] {
+        let what = format!("volumes {what} a second");
+        rows.push(Row { what, defaults: None, tuned: None, ours: cost.rate(), goal: Goal::None });
+    }
+    for (what, _, of) in kinds {
+        rows.push(Row {
+            what: format!("requests to the API server for a volume {what}"),
+            defaults: Some(of(defaults).requests_each()),
+            tuned: Some(of(tuned).requests_each()),
+            ours: of(ours).requests_each(),
+            goal: Goal::None,
+        });
+    }
+    for (what, cost) in [("attached", attach), ("detached", detach)] {
+        let what = format!("requests to the API server for a volume {what}");
+        rows.push(Row { what, defaults: None, tuned: None, ours: cost.requests_each(), goal: Goal::None });
+    }
+    let sum = |alone: &Alone| kinds.iter().map(|(.., of)| of(alone).cpu_ms_each()).sum::<f64>();
+    rows.push(Row {
+        what: "processor for a volume created, expanded, deleted (ms)".to_owned(),
+        defaults: Some(sum(defaults)),
+        tuned: Some(sum(tuned)),
+        ours: sum(ours),
+        goal: Goal::Part(0.25),
+    });
+    rows
+}
+
+fn together_rows(found: &Found) -> Vec<Row> {
+    let kinds: [(&str, fn(&Together) -> f64); 3] = [
+        ("created", |together| together.create),
+        ("bound", |together| together.bind),
+        ("deleted", |together| together.delete),
+    ];
+    let mut rows = Vec::new();
+    for (what, of) in kinds {
+        rows.push(Row {
+            what: format!("claims {what} a second, controller manager tuned"),
+            defaults: None,
+            tuned: Some(of(&found.tuned_together)),
+            ours: of(&found.ours_together),
+            goal: Goal::Faster(1.0),
+        });
+    }
+    for (what, of) in kinds {
+        rows.push(Row {
+            what: format!("claims {what} a second, controller manager at its defaults"),
+            defaults: Some(of(&found.defaults_slow)),
+            tuned: None,
+            ours: of(&found.ours_slow),
+            goal: Goal::None,
+        });
+    }
+    rows
+}
+
+fn rest_rows(found: &Found) -> Vec<Row> {
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let growth = &found.growth;
+    let row = |what: &str, theirs: f64, ours: f64, goal: Goal| Row {
+        what: what.to_owned(),
+        defaults: Some(theirs),
+        tuned: None,
+        ours,
+        goal,
+    };
+    let mut rows = vec![Row {
+        what: "all five roles at rest, RSS (MiB)".to_owned(),
+        defaults: None,
+        tuned: None,
+        ours: mib(growth.all_roles),
+        goal: Goal::AtMost(15.0),
+    }];
+    for (volumes, memory) in &growth.at {
+        let what = format!("RSS with {volumes} volumes (MiB)");
+        rows.push(row(&what, mib(memory.upstream), mib(memory.ours), Goal::Part(0.125)));
+    }
+    let most = growth.at.last().map_or(0, |(volumes, _)| *volumes);
+    let (again, peak) = (&growth.again, &growth.again_peak);
+    let what = format!("RSS when started with {most} volumes (MiB)");
+    rows.push(row(&what, mib(again.upstream), mib(again.ours), Goal::Part(0.125)));
+    rows.push(row("the most it had until then (MiB)", mib(peak.upstream), mib(peak.ours), Goal::None));
+    let what = format!("processor for taking note of {most} volumes (s)");
+    rows.push(row(&what, growth.cpu.0, growth.cpu.1, Goal::Part(0.25)));
+    let what = "first work of the other replica after SIGTERM (s; ours: the worst)";
+    rows.push(row(what, found.asked.0, found.asked.1, Goal::AtMost(1.0)));
+    rows.push(row(
+        "first work of the other replica after kill -9 (s)",
+        found.killed.0,
+        found.killed.1,
+        Goal::None,
+    ));
+    rows
+}
+
+/// The section.
+pub(crate) fn section(found: &Found) -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "## The sidecar
+
+One run of `bench/sidecar.sh` on {processors} processors, which the API server, etcd, the driver and the sidecars share. A real
+Kubernetes without nodes, the scripted driver of the tests, upstream's external-provisioner 5.1.0 and external-resizer 1.14.0
+against `wharf sidecar --roles provisioner,resizer`; leader election on both sides. Tuned upstream has 1,000 requests a second,
+bursts of 2,000 and 100 workers; ours is never tuned. {} volumes for ours and for tuned upstream, the better of two rounds; {} for
+its defaults.
+
+Upstream's attacher is not among the packages that can be had, so ours stands alone there, with {} attachments. What upstream's
+does at its defaults was measured on the same kind of machine before: 1.7 attached and 2.6 detached a second.
+
+**The sidecars alone.** The controller manager stands still: the bench writes in its place what it would write.
+
+{}
+**With the controller manager**, whose own binder is the slowest part: it takes turns with one claim at a time.
+
+{}
+**At rest.** {} unrelated pods are in the cluster. Volumes are objects only.
+
+{}",
+        found.ours.create.count,
+        found.defaults.create.count,
+        found.attached.0.count,
+        table(&work_rows(found)),
+        table(&together_rows(found)),
+        found.pods,
+        table(&rest_rows(found)),
+    )
+}
