@@ -79,7 +79,8 @@ impl TestCluster {
         self.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: wharf-rbac}\n");
         self.apply(&rules);
         let account = format!("csi-{sidecar}");
-        let token = self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac", "--duration=10h"]);
+        let token =
+            self.kubectl(&["create", "token", &account, "--namespace", "wharf-rbac", "--duration=10h"]);
         let admin = fs::read_to_string(self.kubeconfig()).expect("the administrator's kubeconfig");
         let server = admin.lines().find(|line| line.starts_with("clusters:")).expect("a cluster");
         let file = self.run.join(format!("kubeconfig-{sidecar}"));
