@@ -101,7 +101,8 @@ fn table(rows: &[Row]) -> String {
 
 fn work_rows(found: &Found) -> Vec<Row> {
     let Found { defaults, tuned, ours, attached: (attach, detach), .. } = found;
-    let kinds: [(&str, f64, fn(&Alone) -> Cost); 3] = [
+    type Of = fn(&Alone) -> Cost;
+    let kinds: [(&str, f64, Of); 3] = [
         ("created", 10.0, |alone| alone.create),
         ("expanded", 1.0, |alone| alone.expand),
         ("deleted", 1.0, |alone| alone.delete),
@@ -145,7 +146,8 @@ fn work_rows(found: &Found) -> Vec<Row> {
 }
 
 fn together_rows(found: &Found) -> Vec<Row> {
-    let kinds: [(&str, fn(&Together) -> f64); 3] = [
+    type Of = fn(&Together) -> f64;
+    let kinds: [(&str, Of); 3] = [
         ("created", |together| together.create),
         ("bound", |together| together.bind),
         ("deleted", |together| together.delete),
