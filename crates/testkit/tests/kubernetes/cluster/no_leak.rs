@@ -1,5 +1,6 @@
 //! Claims come and go while everything that could lose track of them is killed: at the end the backend has the
-//! volumes that the API knows, and nothing is stuck.
+//! volumes that the API knows, and nothing is stuck. Upstream's provisioner in the place of ours leaves dozens of volumes
+//! behind here.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -22,17 +23,17 @@ fn five_hundred_claims_and_no_volume_is_lost() {
     println!("SEED={seed}");
     let mut random = Random(seed | 1);
     let cluster = TestCluster::start_with(API_ONLY);
-    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &["--delay", "5"]);
-    // Calls fail before and after their effects, all the time.
+    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &[]);
+    // Calls take their time, and fail after their effects.
     driver.faults(
-        r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.1},
+        r#"{"CreateVolume": {"code": "DeadlineExceeded", "when": "after", "probability": 0.4, "delay_ms": 100},
             "DeleteVolume": {"code": "Unavailable", "when": "after", "probability": 0.1}}"#,
     );
     let pace = ["--retry-interval-start", "100ms", "--retry-interval-max", "2s"];
     let mut sidecar = driver.sidecar("sidecar", &pace);
     cluster.apply(&class("plain", DRIVER, ""));
 
-    let mut kills = [0; 3];
+    let mut kills = [0_usize; 3];
     let (mut made, mut alive) = (0, Vec::new());
     let began = Instant::now();
     while made < CLAIMS {
@@ -41,28 +42,36 @@ fn five_hundred_claims_and_no_volume_is_lost() {
         apply(&cluster, &names.iter().map(|name| claim(name, "plain", "1Mi", "")).collect::<String>());
         made += more;
         alive.extend(names);
-        let gone: Vec<String> =
-            (0..random.below(alive.len())).map(|_| alive.swap_remove(random.below(alive.len()))).collect();
+        std::thread::sleep(Duration::from_millis(random.below(300) as u64));
+        // Each of them at least once, whatever the seed.
+        let victim = [0, 4, 6].get(kills.iter().sum::<usize>()).copied().unwrap_or_else(|| random.below(10));
+        match victim {
+            0..4 => sidecar.kill(),
+            4..6 => driver.controller.kill(),
+            6 => cluster.signal("kube-apiserver", "KILL"),
+            _ => {}
+        }
+        // What was just asked for goes while whoever has begun it is away, and so do some that are complete.
+        let newest = alive.len() - random.below(alive.len().min(more) + 1);
+        let mut gone = alive.split_off(newest);
+        gone.extend(
+            (0..random.below(alive.len() / 4 + 1)).map(|_| alive.swap_remove(random.below(alive.len()))),
+        );
         delete(&cluster, &gone);
-        std::thread::sleep(Duration::from_millis(random.below(400) as u64));
-        match random.below(10) {
-            0..3 => {
+        match victim {
+            0..4 => {
                 kills[0] += 1;
                 sidecar.restart();
             }
-            3..5 => {
+            4..6 => {
                 kills[1] += 1;
                 driver.controller.restart();
             }
-            5 => {
-                kills[2] += 1;
-                cluster.signal("kube-apiserver", "KILL");
-            }
+            6 => kills[2] += 1,
             _ => {}
         }
     }
     println!("{made} claims in {:.0?}; killed: sidecar, driver, server {kills:?} times", began.elapsed());
-    assert!(kills.iter().all(|times| *times > 0) || std::env::var_os("SEED").is_some(), "{kills:?}");
 
     let settled = Instant::now();
     cluster.eventually("backend, volumes and bound claims agree", 3 * MINUTE, |cluster| {
