@@ -409,7 +409,8 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
         ];
         let mut stand_in = Process::start(&program, &flags, node.dir.path().join(format!("{name}.log")));
         stand_in.wait_for_status("/readyz", 200);
-        assert_eq!(stand_in.get("/healthz/leader-election"), (200, "ok".to_owned()));
+        let leases = (200, format!("{role}: standing by\n"));
+        assert_eq!(stand_in.get("/healthz/leader-election"), leases);
         assert_eq!(stand_in.get("/healthz/registration").0, 404);
         let log = stand_in.log();
         assert!(log.contains(&format!("roles=\"{role}\"")), "{log}");
