@@ -293,7 +293,7 @@ impl Cluster {
         let value: Value = serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))?;
         match ended_by_write(&value) {
             Some((key, uid)) => self.for_stores(api, |store| store.bury(&key, &uid)),
-            None => self.enter(api, &bytes),
+            None => self.for_stores(api, |store| store.absorb(&bytes, &value)),
         }
         Ok(value)
     }
@@ -302,7 +302,11 @@ impl Cluster {
     fn enter(&self, api: &Api, bytes: &[u8]) {
         let mut parsed: Option<Value> = None;
         self.for_stores(api, |store| {
-            let value = parsed.get_or_insert_with(|| serde_json::from_slice(bytes).unwrap_or(Value::Null));
+            // The whole of it is for selectors only, and costs more than all the rest.
+            let value = match store.selects() {
+                true => &*parsed.get_or_insert_with(|| serde_json::from_slice(bytes).unwrap_or(Value::Null)),
+                false => &Value::Null,
+            };
             store.absorb(bytes, value);
         });
     }

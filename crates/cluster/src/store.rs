@@ -180,11 +180,19 @@ impl<K: Kind> Store<K> {
 
 /// A store that takes the answers to our own requests, whatever its kind.
 pub(crate) trait Absorb: Send + Sync {
+    /// Whether it takes only some of its kind, by their labels or fields.
+    fn selects(&self) -> bool;
+    /// Takes an object; `value` is the same as `raw`, and looked at only if the store selects.
     fn absorb(&self, raw: &[u8], value: &Value);
     fn bury(&self, key: &Key, uid: &str);
 }
 
 impl<K: Kind> Absorb for Store<K> {
+    fn selects(&self) -> bool {
+        let WatchOptions { label_selector, field_selector, .. } = &self.shared.options;
+        label_selector.is_some() || field_selector.is_some()
+    }
+
     fn absorb(&self, raw: &[u8], value: &Value) {
         let WatchOptions { namespace, label_selector, field_selector } = &self.shared.options;
         if !selector::matches(value, label_selector.as_deref(), field_selector.as_deref()) {

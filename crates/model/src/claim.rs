@@ -12,6 +12,7 @@ use crate::{Meta, Quantity, Time};
 #[serde(default)]
 pub struct PersistentVolumeClaim {
     /// Metadata.
+    #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// What is asked for.
     pub spec: ClaimSpec,

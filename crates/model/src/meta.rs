@@ -108,6 +108,13 @@ impl Meta {
         Ok(Self { annotations: BTreeMap::new(), ..meta })
     }
 
+    /// For views that use annotations and neither labels nor owners. There are many of these objects, and a map with
+    /// one label takes half a kilobyte.
+    pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let meta = Self::deserialize(deserializer)?;
+        Ok(Self { labels: BTreeMap::new(), owner_references: Vec::new(), ..meta })
+    }
+
     /// For views of which only names, identity, version and the deletion mark are used.
     pub(crate) fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Self { name, namespace, uid, resource_version, deletion_timestamp, .. } =

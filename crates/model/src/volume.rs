@@ -15,6 +15,7 @@ use crate::{Key, Meta};
 #[serde(default)]
 pub struct PersistentVolume {
     /// Metadata.
+    #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// What it is.
     pub spec: VolumeSpec,

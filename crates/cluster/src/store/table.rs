@@ -3,6 +3,7 @@
 //! Three sources write here: lists, the watch, and the answers to our own writes. Promise: whatever their order,
 //! an older version never replaces a newer one, and an object that is gone does not come back.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -17,7 +18,13 @@ pub(crate) type Indexer<K> = Box<dyn Fn(&K) -> Vec<String> + Send + Sync>;
 struct Index<K> {
     name: &'static str,
     of: Indexer<K>,
-    entries: BTreeMap<String, BTreeSet<Key>>,
+    entries: BTreeMap<String, Keys>,
+}
+
+/// The objects under one value of an index. Most often it is one, and a set for each would be most of the memory.
+enum Keys {
+    One(Key),
+    Many(BTreeSet<Key>),
 }
 
 /// An object that our own DELETE ended, while the watch has not told yet.
@@ -82,8 +89,12 @@ impl<K: Kind> Table<K> {
     /// The objects found under a value, one by one.
     pub(crate) fn found(&self, name: &str, value: &str) -> impl Iterator<Item = &Arc<K>> {
         let index = self.indexes.iter().find(|index| index.name == name);
-        let keys = index.and_then(|index| index.entries.get(value));
-        keys.into_iter().flatten().filter_map(|key| self.objects.get(key))
+        let (one, many) = match index.and_then(|index| index.entries.get(value)) {
+            None => (None, None),
+            Some(Keys::One(key)) => (Some(key), None),
+            Some(Keys::Many(keys)) => (None, Some(keys)),
+        };
+        one.into_iter().chain(many.into_iter().flatten()).filter_map(|key| self.objects.get(key))
     }
 
     /// A list begins; what is there stays until it ends.
@@ -232,17 +243,39 @@ impl<K: Kind> Table<K> {
 impl<K> Index<K> {
     fn insert(&mut self, key: &Key, object: &K) {
         for value in (self.of)(object) {
-            self.entries.entry(value).or_default().insert(key.clone());
+            match self.entries.entry(value) {
+                Entry::Vacant(entry) => {
+                    entry.insert(Keys::One(key.clone()));
+                }
+                Entry::Occupied(mut entry) => entry.get_mut().insert(key),
+            }
         }
     }
 
     fn remove(&mut self, key: &Key, object: &K) {
         for value in (self.of)(object) {
-            if let Some(keys) = self.entries.get_mut(&value) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    self.entries.remove(&value);
+            let empty = match self.entries.get_mut(&value) {
+                None => false,
+                Some(Keys::One(present)) => present == key,
+                Some(Keys::Many(keys)) => {
+                    keys.remove(key);
+                    keys.is_empty()
                 }
+            };
+            if empty {
+                self.entries.remove(&value);
+            }
+        }
+    }
+}
+
+impl Keys {
+    fn insert(&mut self, key: &Key) {
+        match self {
+            Self::One(present) if present == key => {}
+            Self::One(present) => *self = Self::Many([present.clone(), key.clone()].into()),
+            Self::Many(keys) => {
+                keys.insert(key.clone());
             }
         }
     }
