@@ -230,13 +230,9 @@ impl Cluster {
 
     /// Creates an object and gives it back as the server made it.
     pub async fn create(&self, api: &Api, namespace: Option<&str>, body: &Value) -> Result<Value, ApiError> {
-        let call = Call::collection("POST", api, namespace).body(JSON, body.to_string().into_bytes());
-        // The collection has no name; the error should.
-        let name = body.pointer("/metadata/name").and_then(Value::as_str);
-        self.write(call).await.map_err(|error| match name {
-            Some(name) => error.about(name),
-            None => error,
-        })
+        let made = body.pointer("/metadata/name").and_then(Value::as_str);
+        let call = Call::collection("POST", api, namespace).making(made);
+        self.write(call.body(JSON, body.to_string().into_bytes())).await
     }
 
     /// Replaces an object, or one of its subresources. Carries the version it was read at, in its metadata.

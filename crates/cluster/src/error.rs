@@ -88,25 +88,6 @@ impl ApiError {
         }
     }
 
-    /// The same, naming the object that was to be made in the collection.
-    pub(crate) fn about(mut self, name: &str) -> Self {
-        let refusal = match &mut self {
-            Self::NotFound(refusal)
-            | Self::NotServed(refusal)
-            | Self::Conflict(refusal)
-            | Self::AlreadyExists(refusal)
-            | Self::Forbidden(refusal)
-            | Self::Invalid(refusal)
-            | Self::Gone(refusal)
-            | Self::Unavailable(refusal)
-            | Self::TooManyRequests { refusal, .. }
-            | Self::Other { refusal, .. } => refusal,
-        };
-        refusal.object.push(if refusal.object.contains(' ') { '/' } else { ' ' });
-        refusal.object.push_str(name);
-        self
-    }
-
     /// A stable word for metrics and events.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -149,12 +130,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) api: &'a Api,
     pub(crate) namespace: Option<&'a str>,
     pub(crate) name: Option<&'a str>,
+    /// The object that is to be made in a collection; it is in no path.
+    pub(crate) making: Option<&'a str>,
 }
 
 impl Subject<'_> {
     pub(crate) fn refusal(&self, message: impl Into<String>) -> Refusal {
         let mut object = self.api.kind.to_owned();
-        for part in [self.namespace, self.name].into_iter().flatten() {
+        for part in [self.namespace, self.name, self.making].into_iter().flatten() {
             object.push(if object == self.api.kind { ' ' } else { '/' });
             object.push_str(part);
         }
@@ -210,7 +193,7 @@ mod tests {
         Api { group: "", version: "v1", kind: "Secret", plural: "secrets", scope: Scope::Namespaced };
 
     fn of(api: &Api, name: Option<&str>, http: u16, body: &str) -> ApiError {
-        let subject = Subject { method: "PUT", api, namespace: Some("ns"), name };
+        let subject = Subject { method: "PUT", api, namespace: Some("ns"), name, making: None };
         classify(subject, http, None, body.as_bytes())
     }
 

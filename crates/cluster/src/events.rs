@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use wharf_model::{Api, Key, Scope, Time};
 
-use crate::{ApiError, Cluster, Patch};
+use crate::{ApiError, Cluster, Patch, now};
 use aggregate::{Aggregate, Write};
 
 mod aggregate;
@@ -251,10 +251,6 @@ fn event_name(object: &str, now: Time, jitter: f64) -> String {
 /// Events about objects of the whole cluster live in `default`.
 fn namespace(event: &Event) -> String {
     event.regarding.key.namespace.clone().unwrap_or_else(|| "default".to_owned())
-}
-
-fn now() -> Time {
-    Time(jiff::Timestamp::now().as_millisecond())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ pub fn jitter() -> f64 {
 }
 
 /// `start`, doubled with each earlier failure, at most `max`, shortened by up to a quarter.
-pub fn exponential(start: Duration, max: Duration, failures: u32, jitter: f64) -> Duration {
+pub(crate) fn exponential(start: Duration, max: Duration, failures: u32, jitter: f64) -> Duration {
     let factor = 2_u32.checked_pow(failures).unwrap_or(u32::MAX);
     start.saturating_mul(factor).min(max).mul_f64(1.0 - 0.25 * jitter.clamp(0.0, 1.0))
 }

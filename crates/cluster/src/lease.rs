@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
-use wharf_model::{Api, Key, Kind, Meta, Scope};
+use wharf_model::{Api, Key, Kind, Meta};
 
 use crate::transport::{Call, Transport};
 use crate::{ApiError, Cluster, Store, WatchOptions};
@@ -23,13 +23,7 @@ use decide::{Seen, Step, decide};
 
 mod decide;
 
-const API: Api = Api {
-    group: "coordination.k8s.io",
-    version: "v1",
-    kind: "Lease",
-    plural: "leases",
-    scope: Scope::Namespaced,
-};
+const API: Api = wharf_model::Lease::API;
 
 /// Which lease, and how it is held.
 #[derive(Debug, Clone)]
@@ -65,7 +59,7 @@ impl LeaseOptions {
     }
 }
 
-/// A lease as we read it.
+/// A lease as we read it: no more of it than decides, so that nothing else in it can keep us from deciding.
 #[derive(Debug, Clone, Deserialize)]
 struct Lease {
     metadata: Meta,

@@ -4,6 +4,7 @@
 //! shared watches), then [`Store`] (what controllers read), [`Queue`] (what they work on), [`Events`] (what they
 //! tell), [`Leadership`] (whether they may).
 
+mod clock;
 mod cluster;
 mod error;
 mod events;
@@ -20,10 +21,11 @@ mod transport;
 mod version;
 mod watch;
 
+pub use clock::now;
 pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Preconditions};
 pub use error::{ApiError, Refusal};
 pub use events::{Event, EventType, Events, Regarding};
-pub use jitter::{exponential, jitter};
+pub use jitter::jitter;
 pub use lease::{Leadership, LeaseOptions};
 pub use metrics::Metrics;
 pub use queue::{Backoff, Priority, Queue, QueueKey, Work};

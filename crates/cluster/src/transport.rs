@@ -46,16 +46,28 @@ pub(crate) struct Call<'a> {
 impl<'a> Call<'a> {
     /// About one object.
     pub(crate) fn object(method: &'static str, api: &'a Api, key: &'a Key) -> Self {
-        Self::new(Subject { method, api, namespace: key.namespace.as_deref(), name: Some(&key.name) })
+        Self::new(Subject {
+            method,
+            api,
+            namespace: key.namespace.as_deref(),
+            name: Some(&key.name),
+            making: None,
+        })
     }
 
     /// About a collection.
     pub(crate) fn collection(method: &'static str, api: &'a Api, namespace: Option<&'a str>) -> Self {
-        Self::new(Subject { method, api, namespace, name: None })
+        Self::new(Subject { method, api, namespace, name: None, making: None })
     }
 
     fn new(subject: Subject<'a>) -> Self {
         Self { subject, subresource: None, query: Vec::new(), content_type: "", body: Vec::new() }
+    }
+
+    /// Which object is to be made, for errors.
+    pub(crate) fn making(mut self, name: Option<&'a str>) -> Self {
+        self.subject.making = name;
+        self
     }
 
     pub(crate) fn subresource(mut self, subresource: Option<&'a str>) -> Self {

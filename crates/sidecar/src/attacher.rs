@@ -16,18 +16,17 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
+use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
 
-use crate::attempts::now;
 use crate::context::Context;
 use crate::work::{Outcome, Pace, Wish, feed, work};
 use act::{Hand, Then};
 use decide::decide;
 use memory::Memories;
 use reconcile::Said;
-use view::{Pauses, Rules, Seen, Subject, View};
+use view::{Rules, Seen, Subject, View};
 use wake::{Look, VolumeNews};
 
 mod act;
@@ -106,7 +105,7 @@ struct Attacher {
     context: Context,
     settings: Settings,
     rules: Rules,
-    pauses: Pauses,
+    backoff: Backoff,
     attachments: Store<VolumeAttachment>,
     volumes: Store<PersistentVolume>,
     nodes: Store<CSINode>,
@@ -133,7 +132,7 @@ impl Attacher {
         let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
         Self {
             rules,
-            pauses: Pauses { start: settings.pace.retry_start, max: settings.pace.retry_max },
+            backoff,
             attachments,
             volumes: cluster.store(WatchOptions::default()),
             nodes: cluster.store(WatchOptions::default()),

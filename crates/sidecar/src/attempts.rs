@@ -5,9 +5,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use wharf_cluster::now;
 use wharf_model::Time;
 
 const KEPT_FAILURES: usize = 4096;
@@ -34,12 +34,6 @@ struct Attempt {
     error: Option<String>,
     /// How often it has failed in a row.
     failures: u32,
-}
-
-/// The wall clock.
-pub(crate) fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Time(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
 }
 
 impl Attempts {

@@ -173,8 +173,12 @@ impl Driver {
 
 /// A refusal as Go prints it, which is how upstream's events quote drivers. Without the secrets of the call.
 pub(crate) fn described(status: &Status, secrets: &BTreeMap<String, String>) -> String {
-    let said = secret::without(status.message(), secrets);
-    format!("rpc error: code = {} desc = {said}", code_name(status.code()))
+    in_gos_words(status.code(), &secret::without(status.message(), secrets))
+}
+
+/// The same, of words without secrets.
+pub(crate) fn in_gos_words(code: Code, said: &str) -> String {
+    format!("rpc error: code = {} desc = {said}", code_name(code))
 }
 
 async fn counted<T>(

@@ -5,6 +5,7 @@
 
 pub mod attacher;
 mod attempts;
+mod capability;
 mod context;
 pub mod controller;
 pub mod driver;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::{Change, Priority, Queue};
+use wharf_cluster::{Change, Priority, Queue, now};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::volume::VolumePhase;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, topology};
@@ -28,7 +28,6 @@ use self::journal::Journal;
 use self::metrics::Counts;
 use self::view::Own;
 use self::world::World;
-use crate::attempts::now;
 use crate::context::Context;
 use crate::work::{Outcome, Wish, feed, work};
 

@@ -14,10 +14,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use wharf_cluster::{Queue, Store, WatchOptions};
+use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
-use crate::attempts::now;
 use crate::context::Context;
 use crate::work::{Outcome, Pace, feed, work};
 use decide::{Reason, Step, Waiting, decide};

@@ -18,4 +18,4 @@ pub use driver::{DriverOptions, TestDriver};
 pub use leftovers::{leftovers, loop_devices_on};
 pub use orchestrator::{MIB, Orchestrator, capability, source};
 pub use pool::TestPool;
-pub use scripted_cluster::ScriptedDriver;
+pub use scripted_cluster::{ScriptedDriver, node_sidecar};

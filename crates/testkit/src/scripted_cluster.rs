@@ -56,21 +56,8 @@ impl ScriptedDriver {
         let mut options = options.to_vec();
         options.extend(["--node-id", node]);
         self.nodes.push(process(&self.name, &self.dir, &socket, &options));
-        let (socket, registry) = (text(&socket), text(&root.join("plugins_registry")));
-        let args = [
-            "sidecar",
-            "--node",
-            "--csi-address",
-            &socket,
-            "--kubelet-registration-path",
-            &socket,
-            "--plugin-registration-path",
-            &registry,
-            "--http-endpoint",
-            "127.0.0.1:0",
-        ];
         let log = self.cluster.join(format!("log/{}-{node}.log", self.name));
-        self.nodes.push(Beside::start(&built("wharf"), &args, &log));
+        self.nodes.push(node_sidecar(cluster, node, &socket, &log));
         cluster.eventually("the driver is registered", START, |cluster| {
             cluster
                 .field(&format!("csinode/{node}"), ".spec.drivers[*].name")
@@ -166,4 +153,23 @@ fn process(name: &str, dir: &Path, socket: &Path, options: &[&str]) -> Beside {
         std::thread::sleep(Duration::from_millis(5));
     }
     driver
+}
+
+/// Starts `wharf sidecar --node` for the driver at a socket in a node's plugin directory.
+pub fn node_sidecar(cluster: &TestCluster, node: &str, socket: &Path, log: &Path) -> Beside {
+    let registry = text(&cluster.kubelet_root(node).join("plugins_registry"));
+    let socket = text(socket);
+    let args = [
+        "sidecar",
+        "--node",
+        "--csi-address",
+        &socket,
+        "--kubelet-registration-path",
+        &socket,
+        "--plugin-registration-path",
+        &registry,
+        "--http-endpoint",
+        "127.0.0.1:0",
+    ];
+    Beside::start(&built("wharf"), &args, log)
 }

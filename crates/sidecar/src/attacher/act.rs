@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tonic::Status;
-use wharf_cluster::{ApiError, Priority, WatchOptions, jitter};
+use wharf_cluster::{ApiError, Priority, WatchOptions, now};
 use wharf_csi::v1::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use wharf_model::patch::Patch;
 use wharf_model::{Key, Kind, PersistentVolume, SecretRef, VolumeAttachment};
@@ -12,8 +12,7 @@ use wharf_model::{Key, Kind, PersistentVolume, SecretRef, VolumeAttachment};
 use super::decide::Step;
 use super::view::{Again, Doing, Failed, Memory, Published, Seen, Subject, View};
 use super::{Attacher, BATCH, ROLE};
-use crate::attempts::now;
-use crate::metrics::code_name;
+use crate::driver::described;
 use crate::secret::{self, SecretError};
 use crate::work::Outcome;
 
@@ -347,7 +346,7 @@ impl One<'_> {
     }
 
     fn failed(&self, doing: Doing, step: &'static str, failed: Failed) -> Then {
-        let Attacher { context, pauses, .. } = self.attacher;
+        let Attacher { context, backoff, .. } = self.attacher;
         let error = failed.message.as_str();
         let what = match doing {
             Doing::Attach => "cannot attach",
@@ -355,7 +354,7 @@ impl One<'_> {
         };
         tracing::warn!(attachment = self.name(), node = self.node(), step, error, "{what}");
         context.attempts.note(ROLE, self.name(), step, Some(failed.message.clone()));
-        self.remember(|memory| memory.has_failed(failed, *pauses, now(), jitter()));
+        self.remember(|memory| memory.has_failed(failed, *backoff, now()));
         Then::Again
     }
 
@@ -370,8 +369,7 @@ fn soon(doing: Doing, message: String) -> Failed {
 
 /// What the driver answered, in the words that upstream's attacher has for it.
 fn refused(doing: Doing, status: &Status, secrets: &BTreeMap<String, String>) -> Failed {
-    let said = secret::without(status.message(), secrets);
-    let message = format!("rpc error: code = {} desc = {said}", code_name(status.code()));
+    let message = described(status, secrets);
     Failed { doing, message, code: Some(status.code() as i32), again: Again::after(status.code()) }
 }
 

@@ -1,12 +1,11 @@
 //! What the driver is asked: a volume's spec in the words of CSI. Secrets are added when the call is made.
 
 use wharf_csi::v1;
-use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-use wharf_model::VolumeMode;
-use wharf_model::access::{AccessError, combined};
+use wharf_model::access::AccessError;
 use wharf_model::volume::{CsiSource, VolumeSpec};
 
 use super::view::Rules;
+use crate::capability;
 
 /// To publish a volume to a node.
 pub(super) fn publish(
@@ -15,10 +14,12 @@ pub(super) fn publish(
     csi: &CsiSource,
     node_id: &str,
 ) -> Result<v1::ControllerPublishVolumeRequest, AccessError> {
+    let multi_writer = rules.can.single_node_multi_writer;
+    let capability = capability::of_volume(spec, &rules.default_fstype, multi_writer)?;
     Ok(v1::ControllerPublishVolumeRequest {
         volume_id: csi.volume_handle.clone(),
         node_id: node_id.to_owned(),
-        volume_capability: Some(capability(rules, spec, csi)?),
+        volume_capability: Some(capability),
         // CSI forbids to ask it of a driver that did not say that it can.
         readonly: csi.read_only && rules.can.publish_readonly,
         volume_context: csi.volume_attributes.clone().into_iter().collect(),
@@ -35,32 +36,10 @@ pub(super) fn unpublish(csi: &CsiSource, node_id: &str) -> v1::ControllerUnpubli
     }
 }
 
-fn capability(
-    rules: &Rules,
-    spec: &VolumeSpec,
-    csi: &CsiSource,
-) -> Result<v1::VolumeCapability, AccessError> {
-    let mode = combined(&spec.access_modes, rules.can.single_node_multi_writer)?;
-    let access_type = match spec.volume_mode() {
-        VolumeMode::Block => AccessType::Block(BlockVolume {}),
-        VolumeMode::Filesystem | VolumeMode::Unknown => {
-            let fs_type = if csi.fs_type.is_empty() { &rules.default_fstype } else { &csi.fs_type };
-            AccessType::Mount(MountVolume {
-                fs_type: fs_type.clone(),
-                mount_flags: spec.mount_options.clone(),
-                ..MountVolume::default()
-            })
-        }
-    };
-    Ok(v1::VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode.number() }),
-        access_type: Some(access_type),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
+    use wharf_csi::v1::volume_capability::{AccessType, BlockVolume, MountVolume};
 
     use super::*;
     use crate::driver::Capabilities;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::decide::{Step, decide};
-use super::view::{Again, Doing, Failed, Memory, Pauses, Published, Rules, Seen, Subject, View};
+use super::view::{Again, Doing, Failed, Memory, Published, Rules, Seen, Subject, View};
 use crate::driver::Capabilities;
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
@@ -351,11 +351,11 @@ impl Simulation {
     }
 
     fn fail(&mut self, uid: &str, doing: Doing, message: &str) {
-        let pauses =
-            Pauses { start: std::time::Duration::from_secs(1), max: std::time::Duration::from_secs(30) };
+        let max = std::time::Duration::from_secs(30);
+        let backoff = wharf_cluster::Backoff { max, jitter: || 0.0, ..Default::default() };
         let failed = Failed { doing, message: message.to_owned(), code: None, again: Again::Soon };
         let now = self.now;
-        self.remember(uid).has_failed(failed, pauses, now, 0.0);
+        self.remember(uid).has_failed(failed, backoff, now);
     }
 
     /// Everything is deleted, and nobody is in trouble any more.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use wharf_cluster::Backoff;
 use wharf_csi::{ErrorClass, Operation, classify};
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
@@ -182,25 +183,6 @@ impl Again {
     }
 }
 
-/// How pauses grow.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pauses {
-    /// After a first failure.
-    pub(super) start: Duration,
-    /// The longest.
-    pub(super) max: Duration,
-}
-
-impl Pauses {
-    fn after(self, earlier: u32, again: Again, jitter: f64) -> Duration {
-        let max = match again {
-            Again::Soon => self.max.min(SOON),
-            Again::Slowly => self.max,
-        };
-        wharf_cluster::exponential(self.start, max, earlier, jitter)
-    }
-}
-
 impl Memory {
     /// The driver has published.
     pub(super) fn has_published(&mut self, published: Published) {
@@ -218,10 +200,14 @@ impl Memory {
     }
 
     /// An attempt has failed.
-    pub(super) fn has_failed(&mut self, failed: Failed, pauses: Pauses, now: Time, jitter: f64) {
+    pub(super) fn has_failed(&mut self, failed: Failed, backoff: Backoff, now: Time) {
         let Failed { doing, message, code, again } = failed;
         let earlier = self.failure.as_ref().filter(|before| before.doing == doing).map_or(0, |f| f.count);
-        let pause = pauses.after(earlier, again, jitter);
+        let max = match again {
+            Again::Soon => backoff.max.min(SOON),
+            Again::Slowly => backoff.max,
+        };
+        let pause = Backoff { max, ..backoff }.after(earlier);
         let count = earlier.saturating_add(1);
         self.failure = Some(Failure { doing, message, code, at: now, pause, count, reported: false });
         self.forced = None;
@@ -256,7 +242,7 @@ mod tests {
     fn pauses_by_code() {
         use tonic::Code;
 
-        let pauses = Pauses { start: Duration::from_secs(1), max: Duration::from_secs(300) };
+        let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
         for (code, seconds) in [
             (Code::Unavailable, [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]),
             (Code::Aborted, [1, 2, 4, 8, 16, 30, 30, 30, 30, 30]),
@@ -276,24 +262,30 @@ mod tests {
                     code: None,
                     again: Again::after(code),
                 };
-                memory.has_failed(failed, pauses, Time(0), 0.0);
+                memory.has_failed(failed, backoff, Time(0));
                 memory.failure.as_ref().unwrap().pause.as_secs()
             });
             assert_eq!(got, seconds, "{code:?}");
         }
         // A shorter longest pause holds for all.
-        let pauses = Pauses { start: Duration::from_secs(1), max: Duration::from_secs(5) };
-        assert_eq!(pauses.after(9, Again::Soon, 0.0), Duration::from_secs(5));
+        let backoff = Backoff { max: Duration::from_secs(5), ..backoff };
+        let mut memory = Memory::default();
+        for _ in 0..9 {
+            let failed =
+                Failed { doing: Doing::Attach, message: String::new(), code: None, again: Again::Soon };
+            memory.has_failed(failed, backoff, Time(0));
+        }
+        assert_eq!(memory.failure.unwrap().pause, Duration::from_secs(5));
     }
 
     #[test]
     fn another_operation_begins_anew() {
-        let pauses = Pauses { start: Duration::from_secs(1), max: Duration::from_secs(300) };
+        let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
         let failed = |doing| Failed { doing, message: "no".into(), code: Some(13), again: Again::Slowly };
         let mut memory = Memory { forced: Some("1".into()), ..Memory::default() };
         for (doing, count) in [(Doing::Attach, 1), (Doing::Attach, 2), (Doing::Detach, 1), (Doing::Detach, 2)]
         {
-            memory.has_failed(failed(doing), pauses, Time(0), 0.0);
+            memory.has_failed(failed(doing), backoff, Time(0));
             assert_eq!(memory.failure.as_ref().unwrap().count, count);
             assert_eq!(memory.forced, None, "a force is for one attempt");
         }

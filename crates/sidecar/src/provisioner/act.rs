@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tonic::Code;
-use wharf_cluster::ApiError;
+use wharf_cluster::{ApiError, now};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
 use wharf_model::names::annotation;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
@@ -24,7 +24,6 @@ use super::view::{Attributes, Happened, Looked, Memory, Own};
 use super::volume::Flaw;
 use super::world::Seen;
 use super::{request, source};
-use crate::attempts::now;
 use crate::context::Context;
 use crate::driver::described;
 use crate::secret::{self, SecretError};

@@ -336,7 +336,7 @@ fn random() -> u64 {
     let mut bytes = [0; 8];
     match getrandom::fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
-        Err(_) => crate::attempts::now().0 as u64,
+        Err(_) => wharf_cluster::now().0 as u64,
     }
 }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use wharf_csi::v1;
-use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use wharf_csi::v1::volume_content_source::{self, SnapshotSource, VolumeSource};
 use wharf_model::access::{self, AccessError};
 use wharf_model::names::key;
@@ -16,6 +15,7 @@ use wharf_model::{PersistentVolumeClaim, StorageClass, Time, VolumeAttributesCla
 use super::intent::{Capability, ContentSource, Intent, IntentClaim, Places, Request};
 use super::view::{Made, Own};
 use super::volume::{self, Wanted};
+use crate::capability;
 
 /// Everything that a request depends on, found and checked.
 pub(crate) struct Ask<'a> {
@@ -104,18 +104,11 @@ pub(crate) fn create(intent: &Intent, secrets: BTreeMap<String, String>) -> v1::
 }
 
 fn capability(capability: &Capability) -> v1::VolumeCapability {
-    let access_type = match &capability.mount {
-        None => AccessType::Block(BlockVolume {}),
-        Some((fs_type, flags)) => AccessType::Mount(MountVolume {
-            fs_type: fs_type.clone(),
-            mount_flags: flags.clone(),
-            volume_mount_group: String::new(),
-        }),
-    };
-    v1::VolumeCapability {
-        access_type: Some(access_type),
-        access_mode: Some(AccessMode { mode: capability.mode }),
-    }
+    let mount = capability.mount.as_ref();
+    capability::capability(
+        capability.mode,
+        mount.map(|(fs_type, flags)| (fs_type.as_str(), flags.as_slice())),
+    )
 }
 
 fn content_source(source: &ContentSource) -> v1::VolumeContentSource {

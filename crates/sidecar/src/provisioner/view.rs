@@ -208,6 +208,21 @@ impl Memory {
     }
 }
 
+/// The claim that a volume is for, of those whose volume would have its name. Names that were cut short may be
+/// several claims': the volume that is there decides, else the older claim.
+pub(crate) fn claimant(
+    claims: Vec<Arc<PersistentVolumeClaim>>,
+    present: Option<&PersistentVolume>,
+) -> Option<Arc<PersistentVolumeClaim>> {
+    let others = |claim: &Arc<PersistentVolumeClaim>| {
+        !present.is_some_and(|present| present.is_bound_to(&claim.metadata))
+    };
+    let oldest = |claim: &Arc<PersistentVolumeClaim>| {
+        (others(claim), claim.metadata.creation_timestamp, claim.metadata.uid.clone())
+    };
+    claims.into_iter().min_by_key(oldest)
+}
+
 /// The nodes, as far as places are concerned.
 pub(crate) trait Nodes {
     /// The drivers of a node.

@@ -15,7 +15,7 @@ use super::intent::Intent;
 use super::journal::Journal;
 use super::protection;
 use super::source::{self, Named};
-use super::view::{Memory, Nodes, Own, View, WrittenNodes};
+use super::view::{Memory, Nodes, Own, View, WrittenNodes, claimant};
 
 /// Unbound claims, by the name that their volume would have.
 const BY_VOLUME: &str = "provisioner/volume";
@@ -148,7 +148,7 @@ impl World {
                 .claims
                 .get(&Key::namespaced(&intent.claim.namespace, &intent.claim.name))
                 .filter(|claim| claim.metadata.uid == intent.claim.uid),
-            None => self.claimant(volume, present.as_deref()),
+            None => claimant(self.claims.by_index(BY_VOLUME, volume), present.as_deref()),
         };
         let class = claim.as_ref().and_then(|claim| claim.class()).map(Key::cluster);
         let class = class.and_then(|key| self.classes.get(&key));
@@ -192,23 +192,6 @@ impl World {
     pub(crate) fn siblings(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
         let Some(csi) = &volume.spec.csi else { return Vec::new() };
         self.volumes.by_index(BY_HANDLE, &handle_key(&csi.driver, &csi.volume_handle))
-    }
-
-    /// The claim whose volume has this name. Names that were cut short may be several claims': the volume that is
-    /// there decides, else the older claim.
-    fn claimant(
-        &self,
-        volume: &str,
-        present: Option<&PersistentVolume>,
-    ) -> Option<Arc<PersistentVolumeClaim>> {
-        let claims = self.claims.by_index(BY_VOLUME, volume);
-        let others = |claim: &&Arc<PersistentVolumeClaim>| {
-            !present.is_some_and(|present| present.is_bound_to(&claim.metadata))
-        };
-        let oldest = |claim: &&Arc<PersistentVolumeClaim>| {
-            (others(claim), claim.metadata.creation_timestamp, claim.metadata.uid.clone())
-        };
-        claims.iter().min_by_key(oldest).cloned()
     }
 
     fn nodes(&self) -> &dyn Nodes {

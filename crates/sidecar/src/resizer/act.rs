@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tonic::{Code, Status};
-use wharf_cluster::ApiError;
+use wharf_cluster::{ApiError, now};
 use wharf_csi::{ErrorClass, Operation, classify, v1};
-use wharf_model::access::{AccessError, combined};
+use wharf_model::access::AccessError;
 use wharf_model::names::key;
-use wharf_model::{Kind, PersistentVolume, PersistentVolumeClaim, Quantity, VolumeMode, modify};
+use wharf_model::{Kind, PersistentVolume, PersistentVolumeClaim, Quantity, modify};
 
 use super::decide::Step;
 use super::memory::{ClassQuestion, Expanded, Failure, SizeQuestion};
 use super::view::Where;
 use super::write::{Told, Write, write};
 use super::{MODIFIER, ROLE, Resizer, Seen};
-use crate::attempts::now;
+use crate::capability;
 use crate::secret::{self, SecretError};
 
 /// Why the driver could not be asked.
@@ -311,23 +311,8 @@ fn capability(
     volume: &PersistentVolume,
     single_node_multi_writer: bool,
 ) -> Result<v1::VolumeCapability, Unasked> {
-    use v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
-
-    let spec = &volume.spec;
-    let mode = combined(&spec.access_modes, single_node_multi_writer)
-        .map_err(|error| Unasked::Access(volume.metadata.name.clone(), error))?;
-    let access_type = match spec.volume_mode() {
-        VolumeMode::Block => AccessType::Block(BlockVolume {}),
-        VolumeMode::Filesystem | VolumeMode::Unknown => AccessType::Mount(MountVolume {
-            fs_type: spec.csi.as_ref().map(|csi| csi.fs_type.clone()).unwrap_or_default(),
-            mount_flags: spec.mount_options.clone(),
-            ..MountVolume::default()
-        }),
-    };
-    Ok(v1::VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode.number() }),
-        access_type: Some(access_type),
-    })
+    capability::of_volume(&volume.spec, "", single_node_multi_writer)
+        .map_err(|error| Unasked::Access(volume.metadata.name.clone(), error))
 }
 
 /// `--extra-modify-metadata`.

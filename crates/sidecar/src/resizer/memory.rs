@@ -13,6 +13,7 @@ use wharf_model::{Key, Quantity, Time};
 
 use super::decide::Step;
 use super::view::Users;
+use crate::driver::in_gos_words;
 
 /// What is remembered of one claim.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -116,10 +117,7 @@ impl Failure {
     /// How upstream writes it: Go's words for an error of gRPC.
     pub(crate) fn text(&self) -> String {
         match self.class {
-            Some(_) => {
-                let code = crate::metrics::code_name(self.code);
-                format!("rpc error: code = {code} desc = {}", self.message)
-            }
+            Some(_) => in_gos_words(self.code, &self.message),
             None => self.message.clone(),
         }
     }

@@ -47,7 +47,7 @@ impl Bench {
 }
 
 fn refusal() -> crate::Refusal {
-    Subject { method: "LIST", api: &Thing::API, namespace: None, name: None }.refusal("no")
+    Subject { method: "LIST", api: &Thing::API, namespace: None, name: None, making: None }.refusal("no")
 }
 
 fn watching(version: &str, failures: u32) -> State {

@@ -1,4 +1,5 @@
 use serde_json::{Value, json};
+use wharf_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use wharf_model::AccessMode as Modes;
 
 use super::*;

@@ -15,7 +15,7 @@ use super::super::Settings;
 use super::super::decide::{Step, decide};
 use super::super::intent::Intent;
 use super::super::reclaim::ReclaimStep;
-use super::super::view::{Happened, Made, Memory, Own, View, WrittenNodes};
+use super::super::view::{Happened, Made, Memory, Own, View, WrittenNodes, claimant};
 use super::api::{Api, CLASS, DRIVER};
 use super::backend::{Backend, Mood};
 use super::world::Bug;
@@ -104,20 +104,17 @@ impl Process {
     }
 
     /// As the real one finds it.
-    fn claim(&self, volume: &str, intent: Option<&Arc<Intent>>) -> Option<&Arc<PersistentVolumeClaim>> {
+    fn claim(&self, volume: &str, intent: Option<&Arc<Intent>>) -> Option<Arc<PersistentVolumeClaim>> {
         if let Some(intent) = intent {
             let claim = self.cache.claims.get(&intent.claim.name);
-            return claim.filter(|claim| claim.metadata.uid == intent.claim.uid);
+            return claim.filter(|claim| claim.metadata.uid == intent.claim.uid).cloned();
         }
         let present = self.cache.volumes.get(volume);
         let named = |claim: &&Arc<PersistentVolumeClaim>| {
             claim.spec.volume_name.is_empty() && self.volume_of(claim).as_deref() == Some(volume)
         };
-        let others = |claim: &&Arc<PersistentVolumeClaim>| {
-            !present.is_some_and(|present| present.is_bound_to(&claim.metadata))
-        };
-        let order = |claim: &&Arc<PersistentVolumeClaim>| (others(claim), claim.metadata.creation_timestamp);
-        self.cache.claims.values().filter(named).min_by_key(order)
+        let named = self.cache.claims.values().filter(named).cloned().collect();
+        claimant(named, present.map(|present| &**present))
     }
 
     fn by_handle(&self, handle: &str) -> Vec<Arc<PersistentVolume>> {
@@ -152,7 +149,7 @@ impl Process {
             volume,
             own: &self.own,
             present: present.map(|present| &**present),
-            claim: claim.map(|claim| &**claim),
+            claim: claim.as_deref(),
             class: Some(&self.class),
             intent,
             holder: holder

@@ -87,16 +87,21 @@ fn five_hundred_claims_and_no_volume_is_lost() {
     });
     println!("all agree on {} volumes after {:.1?}", alive.len(), settled.elapsed());
 
-    delete(&cluster, &alive);
+    delete_all(&cluster, &driver, &alive);
+    driver.assert_no_violation();
+    stop(sidecar);
+    no_intent_is_left(&cluster);
+}
+
+/// Deletes the claims, which are all there are; then nothing is left of them.
+pub(super) fn delete_all(cluster: &TestCluster, driver: &ScriptedDriver, claims: &[String]) {
+    delete(cluster, claims);
     cluster.eventually("everything is deleted", 3 * MINUTE, |cluster| {
         let left =
             [rows(cluster, "pvc", "{.metadata.name}")?, rows(cluster, "pv", "{.metadata.name}")?].concat();
         (left.is_empty() && driver.volumes().is_empty()).then_some(())
     });
-    no_intent_is_left(&cluster);
-    driver.assert_no_violation();
-    stop(sidecar);
-    no_intent_is_left(&cluster);
+    no_intent_is_left(cluster);
 }
 
 /// All leases but those of the roles are intents.

@@ -5,7 +5,9 @@ use std::fs;
 use std::process::Command;
 
 use wharf_linux::FsType;
-use wharf_testkit::{Beside, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built, leftovers};
+use wharf_testkit::{
+    Beside, ClusterOptions, ScriptedDriver, TestCluster, TestPool, built, leftovers, node_sidecar,
+};
 
 use super::MINUTE;
 use super::harness::mounts;
@@ -109,34 +111,17 @@ struct Node {
 
 impl Node {
     fn start(cluster: &TestCluster, name: &'static str, pool: &TestPool) -> Self {
-        let root = cluster.kubelet_root(name);
-        let plugin = root.join("plugins").join(DRIVER);
+        let plugin = cluster.kubelet_root(name).join("plugins").join(DRIVER);
         fs::create_dir_all(&plugin).unwrap();
-        let socket = plugin.join("csi.sock").display().to_string();
-        let registry = root.join("plugins_registry").display().to_string();
-        let (pool, endpoint) = (pool.path().display().to_string(), format!("unix://{socket}"));
+        let socket = plugin.join("csi.sock");
+        let (pool, endpoint) = (pool.path().display().to_string(), format!("unix://{}", socket.display()));
         let log = |of: &str| cluster.directory().join(format!("log/{of}-{name}.log"));
         let driver = Beside::start(
             &built("wharf"),
             &["driver", "local", "--node-id", name, "--pool", &pool, "--endpoint", &endpoint],
             &log("driver"),
         );
-        let sidecar = Beside::start(
-            &built("wharf"),
-            &[
-                "sidecar",
-                "--node",
-                "--csi-address",
-                &socket,
-                "--kubelet-registration-path",
-                &socket,
-                "--plugin-registration-path",
-                &registry,
-                "--http-endpoint",
-                "127.0.0.1:0",
-            ],
-            &log("sidecar"),
-        );
+        let sidecar = node_sidecar(cluster, name, &socket, &log("sidecar"));
         Self { name, endpoint, sidecar, driver }
     }
 

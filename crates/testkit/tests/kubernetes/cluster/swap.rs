@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use wharf_testkit::{Beside, ScriptedDriver, TestCluster, upstream};
 
-use super::no_leak::{delete, no_intent_is_left, rows};
+use super::no_leak::{delete, delete_all, rows};
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
 
@@ -73,13 +73,7 @@ fn upstream_and_ours_take_turns() {
         let agree = volumes.len() == alive.len() && driver.volumes().len() == alive.len();
         (done && claims.len() == alive.len() && agree).then_some(())
     });
-    delete(&cluster, &alive);
-    cluster.eventually("everything is deleted", 3 * MINUTE, |cluster| {
-        let left =
-            [rows(cluster, "pvc", "{.metadata.name}")?, rows(cluster, "pv", "{.metadata.name}")?].concat();
-        (left.is_empty() && driver.volumes().is_empty()).then_some(())
-    });
-    no_intent_is_left(&cluster);
+    delete_all(&cluster, &driver, &alive);
     driver.assert_no_violation();
 }
 
