@@ -1,5 +1,6 @@
-//! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass, slim: as one sees them who restores from a
-//! snapshot.
+//! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass, slim.
+
+pub mod names;
 
 use std::collections::BTreeMap;
 
@@ -8,7 +9,7 @@ use serde::Deserialize;
 use crate::claim::VolumeMode;
 use crate::kind::{Api, Kind, Scope};
 use crate::words::{nullable, words};
-use crate::{Meta, Quantity};
+use crate::{Meta, Quantity, Time};
 
 /// A snapshot, as its user asked for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -66,6 +67,22 @@ pub struct SnapshotStatus {
     pub ready_to_use: Option<bool>,
     /// How big a volume restored from it has to be.
     pub restore_size: Option<Quantity>,
+    /// When it was cut.
+    pub creation_time: Option<Time>,
+    /// What went wrong last.
+    pub error: Option<SnapshotFault>,
+    /// The group it belongs to.
+    pub volume_group_snapshot_name: Option<String>,
+}
+
+/// What went wrong last with a snapshot or its content.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SnapshotFault {
+    /// When.
+    pub time: Option<Time>,
+    /// For people.
+    pub message: Option<String>,
 }
 
 /// A snapshot, as the driver has it.
@@ -104,11 +121,25 @@ pub struct ContentSpec {
     pub deletion_policy: DeletionPolicy,
     /// The snapshot it is for.
     pub volume_snapshot_ref: SnapshotRef,
+    /// Of what.
+    pub source: ContentSource,
+    /// The class.
+    pub volume_snapshot_class_name: Option<String>,
     /// The mode of the volume that it was taken of.
     pub source_volume_mode: Option<VolumeMode>,
 }
 
-/// A snapshot, by name and identity.
+/// Of what: one or the other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContentSource {
+    /// Of this volume, to be taken.
+    pub volume_handle: Option<String>,
+    /// The driver has it already, under this name.
+    pub snapshot_handle: Option<String>,
+}
+
+/// A snapshot, or a group of them, by name and identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SnapshotRef {
@@ -131,6 +162,12 @@ pub struct ContentStatus {
     pub ready_to_use: Option<bool>,
     /// How big a volume restored from it has to be, in bytes.
     pub restore_size: Option<i64>,
+    /// When it was cut, in nanoseconds since 1970.
+    pub creation_time: Option<i64>,
+    /// What went wrong last.
+    pub error: Option<SnapshotFault>,
+    /// The driver's name for the group it belongs to.
+    pub volume_group_snapshot_handle: Option<String>,
 }
 
 /// How snapshots of a class are taken.

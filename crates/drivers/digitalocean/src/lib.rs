@@ -1,0 +1,1 @@
+//! DigitalOcean Block Storage as a CSI driver: takes over from `dobs.csi.digitalocean.com`.
