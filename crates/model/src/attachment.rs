@@ -12,6 +12,7 @@ use crate::{Map, Meta, Time};
 #[serde(default)]
 pub struct VolumeAttachment {
     /// Metadata.
+    #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// The wish.
     pub spec: AttachmentSpec,

@@ -107,9 +107,11 @@ impl Meta {
         Ok(Self { annotations: Map::default(), ..meta })
     }
 
-    /// For views that use annotations and neither labels nor owners. There are many of these objects.
+    /// For views that use annotations and neither labels nor owners. There are many of these objects, so no room is
+    /// kept for more finalizers either.
     pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let meta = Self::deserialize(deserializer)?;
+        let mut meta = Self::deserialize(deserializer)?;
+        meta.finalizers.shrink_to_fit();
         Ok(Self { labels: Map::default(), owner_references: Vec::new(), ..meta })
     }
 

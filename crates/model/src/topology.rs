@@ -186,7 +186,6 @@ pub fn requirement(
             let (hash, ordinal) = spread(ask.claim);
             preferred.rotate_left(hash.wrapping_add(ordinal) as usize % requisite.len());
         }
-        Some(_) if ask.strict => {}
         Some(Selected { node, place }) => {
             let Some(best) = requisite.iter().position(|term| is_within(term, place)) else {
                 return Err(TopologyError::NotInRequisite {
