@@ -1,1 +1,14 @@
 //! DigitalOcean Block Storage as a CSI driver: takes over from `dobs.csi.digitalocean.com`.
+//!
+//! The client half: [`Client`] speaks to the API within its limits, [`Attachments`] attaches, detaches and
+//! resizes and says when that is done, [`Metadata`] tells a droplet who it is.
+
+pub mod actions;
+pub mod api;
+mod chance;
+pub mod client;
+pub mod metadata;
+
+pub use actions::{Attachments, OperationError};
+pub use client::{ApiError, Client, ClientOptions, Kind, Refused, Token};
+pub use metadata::Metadata;
