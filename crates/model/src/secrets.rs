@@ -124,7 +124,11 @@ impl SecretTemplate {
     }
 }
 
-fn resolved<'a>(template: &str, value: impl Fn(&str) -> Option<&'a str>) -> Result<String, TemplateError> {
+/// A template with its tokens filled in, as Go's `os.Expand` does it.
+pub(crate) fn resolved<'a>(
+    template: &str,
+    value: impl Fn(&str) -> Option<&'a str>,
+) -> Result<String, TemplateError> {
     let mut unknown = BTreeSet::new();
     let text = expand(template, |token| match value(token) {
         Some(value) => value.to_owned(),
