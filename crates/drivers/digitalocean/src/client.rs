@@ -27,8 +27,9 @@ use wire::Wire;
 pub use error::{ApiError, Kind, Refused};
 pub use token::{Token, TokenError};
 
-pub(crate) use wire::WireError;
-pub(crate) use wire::get_text;
+#[cfg(test)]
+pub(crate) use error::{CallName, classify};
+pub(crate) use wire::{WireError, get_text};
 
 /// Where DigitalOcean is.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com/";
