@@ -29,9 +29,7 @@ pub use token::{Token, TokenError};
 
 #[cfg(test)]
 pub(crate) use error::{CallName, classify};
-
-pub(crate) use wire::WireError;
-pub(crate) use wire::get_text;
+pub(crate) use wire::{WireError, get_text};
 
 /// Where DigitalOcean is.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com/";
