@@ -151,6 +151,8 @@ pub enum LeaseRole {
     Attacher,
     /// external-resizer.
     Resizer,
+    /// csi-snapshotter.
+    Snapshotter,
 }
 
 impl LeaseRole {
@@ -160,6 +162,7 @@ impl LeaseRole {
             Self::Provisioner => sanitised(driver),
             Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
             Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
+            Self::Snapshotter => sanitised(&format!("external-snapshotter-leader-{driver}")),
         }
     }
 }
@@ -264,6 +267,8 @@ mod tests {
             assert_eq!(LeaseRole::Provisioner.lease_name(driver), provisioner);
             assert_eq!(LeaseRole::Attacher.lease_name(driver), attacher);
             assert_eq!(LeaseRole::Resizer.lease_name(driver), resizer);
+            let snapshotter = format!("external-snapshotter-leader-{provisioner}");
+            assert_eq!(LeaseRole::Snapshotter.lease_name(driver), snapshotter);
         }
     }
 
