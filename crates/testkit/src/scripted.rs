@@ -10,6 +10,7 @@
 
 mod controller;
 mod faults;
+mod health;
 mod identity;
 mod log;
 mod node;

@@ -1,6 +1,7 @@
 //! What only a real cluster shows, a file for each story.
 
 mod harness;
+mod health;
 mod hostpath;
 mod local;
 mod moving;

@@ -9,15 +9,18 @@ use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{Pace, attacher, provisioner, resizer};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer};
 
 use super::{Environment, parse_duration};
+use health::HealthArgs;
+
+mod health;
 
 /// The roles, and how they reach the cluster.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Roles of the controller")]
 pub(super) struct RolesArgs {
-    /// Roles to run: provisioner, attacher, resizer [default: those that the driver's capabilities call for]
+    /// Roles to run: provisioner, attacher, resizer, health-monitor [default: those that the driver's capabilities call for]
     #[arg(long, value_name = "ROLE,…", value_delimiter = ',', value_parser = parse_role)]
     roles: Option<Vec<Role>>,
     /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
@@ -38,6 +41,8 @@ pub(super) struct RolesArgs {
     pace: PaceArgs,
     #[command(flatten)]
     volumes: VolumeArgs,
+    #[command(flatten)]
+    health: HealthArgs,
     #[command(flatten)]
     node: NodeArgs,
 }
@@ -193,6 +198,7 @@ impl RolesArgs {
             election,
             pace,
             volumes,
+            health,
             node,
         } = self;
         let roles = roles.map(|roles| roles.into_iter().collect::<BTreeSet<_>>());
@@ -220,6 +226,7 @@ impl RolesArgs {
             provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
+            health_monitor: health.checked(&pace),
             topology: true,
             node: own_node,
         })
