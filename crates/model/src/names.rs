@@ -175,6 +175,9 @@ impl LeaseRole {
     }
 }
 
+/// The lease of upstream's snapshot controller, of which there is one for all drivers.
+pub const SNAPSHOT_CONTROLLER_LEASE: &str = "snapshot-controller-leader";
+
 /// A driver's name as part of another name: all but letters, digits and dashes become dashes, and a dash at the
 /// end gets an `X`.
 pub fn sanitised(name: &str) -> String {

@@ -127,7 +127,7 @@ impl Devices for Images {
         }
     }
 
-    async fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
+    async fn refresh(&self, id: &str, _at_least: u64) -> Result<Device, DeviceError> {
         let entry = self.entry(id)?;
         let device = self
             .attached(id, &entry)
@@ -143,8 +143,8 @@ impl Devices for Images {
 
 #[async_trait]
 impl FormatRecords for Images {
-    async fn format(&self, id: &str) -> Result<Format, DeviceError> {
-        Ok(self.entry(id)?.format)
+    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError> {
+        Ok(Some(self.entry(id)?.format))
     }
 
     async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {

@@ -1,0 +1,1 @@
+//! The API's rules as tables: what is asked, in which state, and what is answered.
