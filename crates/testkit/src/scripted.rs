@@ -11,6 +11,7 @@
 mod controller;
 mod faults;
 mod groups;
+mod health;
 mod identity;
 mod log;
 mod node;
