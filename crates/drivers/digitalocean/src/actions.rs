@@ -98,7 +98,7 @@ impl Attachments {
                 Err(_) => return Err(run.late("the droplet's queue did not get so far")),
             },
         };
-        run.to_the_end().await
+        run.carry_out().await
     }
 }
 
@@ -117,7 +117,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn to_the_end(&mut self) -> Result<Option<Volume>, OperationError> {
+    async fn carry_out(&mut self) -> Result<Option<Volume>, OperationError> {
         let (client, goal, volume) = (self.client.clone(), self.goal, self.volume);
         let mut searched = false;
         let mut ours = None;
