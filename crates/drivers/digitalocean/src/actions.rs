@@ -124,8 +124,9 @@ impl Run<'_> {
         let mut pauses = 0;
         let mut next = Next::Start;
         loop {
-            if Instant::now() >= self.deadline {
-                return Err(self.late("out of time"));
+            let ended = matches!(next, Next::Done(_) | Next::Fail(_));
+            if !ended && Instant::now() >= self.deadline {
+                return Err(self.late(self.seen.as_deref().unwrap_or("the API was slow")));
             }
             next = match next {
                 Next::Start => {
@@ -163,7 +164,8 @@ impl Run<'_> {
                 Next::Pause(why) => {
                     self.seen = Some(why);
                     let Pace { first, longest, .. } = self.of.pace;
-                    let pause = chance::exponential(first, longest, pauses, chance::jitter());
+                    // Each costs a request, and nobody shares it: longer than the poller's.
+                    let pause = chance::exponential(first, longest * 2, pauses, chance::jitter());
                     pauses += 1;
                     sleep_until((Instant::now() + pause).min(self.deadline)).await;
                     Next::Start
@@ -177,7 +179,7 @@ impl Run<'_> {
     fn late(&self, message: &str) -> OperationError {
         let what = self.goal.of(self.volume);
         let waited = self.began.elapsed();
-        let message = self.seen.as_deref().unwrap_or(message).to_owned();
+        let message = message.to_owned();
         match self.begun {
             true => OperationError::Unfinished { what, waited, message },
             false => OperationError::Busy { what, waited, message },

@@ -94,6 +94,26 @@ async fn the_poller_outlives_an_api_that_is_away_and_a_token_that_is_not_good() 
     assert_eq!(task.await.unwrap().unwrap().droplet_ids, [1]);
 }
 
+/// What is wrong with one action is not the others' trouble.
+#[tokio::test]
+async fn an_action_that_cannot_be_read_holds_up_no_other() {
+    let pace = Pace { patience: Duration::from_secs(3), ..PACE };
+    let bench = bench_with(options(), |_| {}, pace).await;
+    let (broken, good) = (bench.volume("pvc-1").await, bench.volume("pvc-2").await);
+    let forbidden = What::Status { code: 403, message: None, retry_after: None };
+    bench.fault(forbidden, "GET", &format!("/v2/volumes/{}/actions/*", broken.id), 1_000);
+    let (first, second) =
+        tokio::join!(bench.attachments.attach(&broken.id, 1), bench.attachments.attach(&good.id, 2));
+    let first = first.unwrap_err();
+    assert!(
+        matches!(&first, OperationError::Unfinished { message, .. } if message.contains("403")),
+        "{first}"
+    );
+    second.unwrap();
+    // It was attached all the same, and the next call sees it.
+    bench.attachments.attach(&broken.id, 1).await.unwrap();
+}
+
 #[tokio::test]
 async fn nobody_waits_nobody_asks() {
     let bench = bench_with(options(), |_| {}, PACE).await;
