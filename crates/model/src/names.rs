@@ -151,6 +151,8 @@ pub enum LeaseRole {
     Attacher,
     /// external-resizer.
     Resizer,
+    /// csi-snapshotter.
+    Snapshotter,
 }
 
 impl LeaseRole {
@@ -160,9 +162,13 @@ impl LeaseRole {
             Self::Provisioner => sanitised(driver),
             Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
             Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
+            Self::Snapshotter => sanitised(&format!("external-snapshotter-leader-{driver}")),
         }
     }
 }
+
+/// The lease of upstream's snapshot controller, of which there is one for all drivers.
+pub const SNAPSHOT_CONTROLLER_LEASE: &str = "snapshot-controller-leader";
 
 /// A driver's name as part of another name: all but letters, digits and dashes become dashes, and a dash at the
 /// end gets an `X`.
@@ -261,6 +267,8 @@ mod tests {
             assert_eq!(LeaseRole::Provisioner.lease_name(driver), provisioner);
             assert_eq!(LeaseRole::Attacher.lease_name(driver), attacher);
             assert_eq!(LeaseRole::Resizer.lease_name(driver), resizer);
+            let snapshotter = format!("external-snapshotter-leader-{provisioner}");
+            assert_eq!(LeaseRole::Snapshotter.lease_name(driver), snapshotter);
         }
     }
 

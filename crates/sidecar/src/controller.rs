@@ -23,7 +23,7 @@ use crate::context::{Context, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::work::Gate;
-use crate::{attacher, provisioner, resizer};
+use crate::{attacher, provisioner, resizer, snapshotter};
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -39,11 +39,13 @@ pub enum Role {
     Attacher,
     /// Expands and modifies volumes.
     Resizer,
+    /// Takes and deletes snapshots.
+    Snapshotter,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Provisioner, Self::Attacher, Self::Resizer];
+    pub const ALL: [Self; 4] = [Self::Provisioner, Self::Attacher, Self::Resizer, Self::Snapshotter];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -51,6 +53,7 @@ impl Role {
             Self::Provisioner => "provisioner",
             Self::Attacher => "attacher",
             Self::Resizer => "resizer",
+            Self::Snapshotter => "snapshotter",
         }
     }
 
@@ -59,6 +62,7 @@ impl Role {
             Self::Provisioner => LeaseRole::Provisioner,
             Self::Attacher => LeaseRole::Attacher,
             Self::Resizer => LeaseRole::Resizer,
+            Self::Snapshotter => LeaseRole::Snapshotter,
         }
     }
 
@@ -68,6 +72,7 @@ impl Role {
             Self::Provisioner => format!("{driver}_{identity}"),
             Self::Attacher => format!("external-attacher {driver}"),
             Self::Resizer => format!("external-resizer {driver}"),
+            Self::Snapshotter => format!("csi-snapshotter {driver}"),
         }
     }
 }
@@ -83,6 +88,9 @@ pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
     }
     if can.controller_service && (can.expand_volume || can.node_expand_volume || can.modify_volume) {
         roles.insert(Role::Resizer);
+    }
+    if can.controller_service && can.create_delete_snapshot {
+        roles.insert(Role::Snapshotter);
     }
     roles
 }
@@ -110,6 +118,8 @@ pub struct Config {
     pub attacher: attacher::Settings,
     /// The resizer's.
     pub resizer: resizer::Settings,
+    /// The snapshotter's.
+    pub snapshotter: snapshotter::Settings,
 }
 
 /// How leases are held.
@@ -276,7 +286,7 @@ impl Controller {
     }
 
     async fn run_roles(&self, driver: Driver, stop: CancellationToken) {
-        let Config { roles, identity, election, node, provisioner, attacher, resizer, .. } = &*self.config;
+        let Config { roles, identity, election, node, .. } = &*self.config;
         let wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
         let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
         tracing::info!(driver = driver.name(), roles = names.join(","), "starting");
@@ -310,12 +320,13 @@ impl Controller {
                 node: node.clone(),
             };
             let (events, gate) = (context.events.clone(), context.gate.clone());
-            let (provisioner, attacher, resizer) = (provisioner.clone(), attacher.clone(), resizer.clone());
+            let config = Arc::clone(&self.config);
             running.spawn(async move {
                 match role {
-                    Role::Provisioner => provisioner::run(context, provisioner).await,
-                    Role::Attacher => attacher::run(context, attacher).await,
-                    Role::Resizer => resizer::run(context, resizer).await,
+                    Role::Provisioner => provisioner::run(context, config.provisioner.clone()).await,
+                    Role::Attacher => attacher::run(context, config.attacher.clone()).await,
+                    Role::Resizer => resizer::run(context, config.resizer.clone()).await,
+                    Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
                 }
                 events.flush(FLUSH).await;
                 match leadership {
@@ -349,6 +360,7 @@ mod tests {
             (Capabilities { expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { node_expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { modify_volume: true, ..controller }, &[Role::Resizer]),
+            (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
         ] {
             assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");
         }

@@ -6,13 +6,15 @@
 //! - logs each call as a line of JSON ([`Entry`]), never the value of a secret;
 //! - marks as a violation what an orchestrator must not do: publish a volume of one node to two, delete a
 //!   published volume, publish again with other arguments, stage where nothing was published, create one name
-//!   with two different requests, leave out secrets.
+//!   with two different requests, delete a member of a group alone, leave out secrets.
 
 mod controller;
 mod faults;
+mod groups;
 mod identity;
 mod log;
 mod node;
+mod snapshots;
 mod state;
 mod volumes;
 
@@ -28,6 +30,7 @@ use tonic::body::Body;
 use tonic::{Code, Response, Status};
 use tower::ServiceExt as _;
 use wharf_csi::v1::controller_server::ControllerServer;
+use wharf_csi::v1::group_controller_server::GroupControllerServer;
 use wharf_csi::v1::identity_server::IdentityServer;
 use wharf_csi::v1::node_server::NodeServer;
 use wharf_csi::{AnyAuthority, Endpoint};
@@ -73,6 +76,21 @@ pub struct Options {
         default_value = "STAGE_UNSTAGE_VOLUME,GET_VOLUME_STATS,EXPAND_VOLUME,SINGLE_NODE_MULTI_WRITER"
     )]
     pub node_capabilities: Vec<String>,
+    /// The group controller's capabilities; none at all makes a driver without a GroupController service.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        num_args = 0..,
+        default_value = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+    )]
+    pub group_capabilities: Vec<String>,
+    /// A snapshot is ready so long after it was cut, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub snapshot_ready_after: u64,
+    /// A snapshot is ready once it was asked for so often after it was cut.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub snapshot_ready_looks: u32,
     /// Volumes belong to one segment of this topology key.
     #[arg(long, value_name = "KEY")]
     pub topology_key: Option<String>,
@@ -116,6 +134,7 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let has_node = options.node_id.is_some();
     let has_controller = options.capabilities.iter().any(|name| !name.is_empty());
+    let has_groups = options.group_capabilities.iter().any(|name| !name.is_empty());
     let script = Arc::new(Script::new(options)?);
     let routes = tower::service_fn(move |request: http::Request<Body>| {
         let script = script.clone();
@@ -125,6 +144,8 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
                 IdentityServer::from_arc(script).oneshot(request).await
             } else if has_controller && path.starts_with("/csi.v1.Controller/") {
                 ControllerServer::from_arc(script).oneshot(request).await
+            } else if has_groups && path.starts_with("/csi.v1.GroupController/") {
+                GroupControllerServer::from_arc(script).oneshot(request).await
             } else if has_node && path.starts_with("/csi.v1.Node/") {
                 NodeServer::from_arc(script).oneshot(request).await
             } else {
@@ -145,7 +166,7 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The driver: all three services.
+/// The driver: all of its services.
 struct Script {
     options: Options,
     state: State,

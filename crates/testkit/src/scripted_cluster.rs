@@ -128,9 +128,32 @@ impl ScriptedDriver {
         fs::write(state.join("volumes").join(id), record.to_string()).expect("the volume's record");
     }
 
+    /// Puts a snapshot of a volume into the backend, as an administrator of it would.
+    pub fn add_snapshot(&self, id: &str, volume: &str) {
+        let state = self.dir.join("state");
+        fs::create_dir_all(state.join("data").join(id)).expect("the snapshot's data");
+        let record =
+            serde_json::json!({"id": id, "volume": volume, "bytes": 1 << 30, "seconds": 1_700_000_000});
+        fs::write(state.join("snapshots").join(id), record.to_string()).expect("the snapshot's record");
+    }
+
     /// The volumes of the backend.
     pub fn volumes(&self) -> BTreeSet<String> {
-        let records = fs::read_dir(self.dir.join("state/volumes")).into_iter().flatten().flatten();
+        self.records("volumes")
+    }
+
+    /// The snapshots of the backend, members of groups too.
+    pub fn snapshots(&self) -> BTreeSet<String> {
+        self.records("snapshots")
+    }
+
+    /// The group snapshots of the backend.
+    pub fn groups(&self) -> BTreeSet<String> {
+        self.records("groups")
+    }
+
+    fn records(&self, kind: &str) -> BTreeSet<String> {
+        let records = fs::read_dir(self.dir.join("state").join(kind)).into_iter().flatten().flatten();
         let names = records.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| !name.ends_with(".tmp")).collect()
     }

@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
+use crate::fake::{self, FakeArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs};
 
@@ -51,13 +52,14 @@ enum Command {
     Sidecar(Box<SidecarArgs>),
     Local(LocalArgs),
     Csi(CsiArgs),
+    Fake(FakeArgs),
 }
 
 impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) | Command::Sidecar(_) => "info",
+            Command::Driver(_) | Command::Sidecar(_) | Command::Fake(_) => "info",
             Command::Local(_) | Command::Csi(_) => "warn",
         }
     }
@@ -69,6 +71,7 @@ impl Cli {
             Command::Sidecar(args) => sidecar::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
+            Command::Fake(args) => fake::run(args).await,
         }
     }
 }

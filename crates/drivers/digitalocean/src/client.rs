@@ -121,6 +121,20 @@ impl Client {
         Ok(self.read::<Answer>(Call::get(["account"])).await?.account)
     }
 
+    /// How many volumes the account has in all regions.
+    pub async fn volume_count(&self) -> Result<u64, ApiError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            meta: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            total: u64,
+        }
+        let call = Call::get(["volumes"]).query("page", "1").query("per_page", "1");
+        Ok(self.read::<Answer>(call).await?.meta.total)
+    }
+
     /// One volume.
     pub async fn volume(&self, id: &str) -> Result<Option<Volume>, ApiError> {
         Ok(found(self.read::<VolumeAnswer>(Call::get(["volumes", id])).await)?.map(|answer| answer.volume))

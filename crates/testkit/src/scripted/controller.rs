@@ -1,4 +1,4 @@
-//! Controller: volumes as records, and what must not be asked of them.
+//! Controller: volumes and snapshots as records, and what must not be asked of them.
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -6,9 +6,8 @@ use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::{self as csi};
 
-use super::state::Snapshot;
-use super::volumes::{known, publish, required, shown, shown_snapshot};
-use super::{Call, Script, violation};
+use super::volumes::{known, publish, required, shown};
+use super::{Call, Script, snapshots, violation};
 
 /// Methods of the contract that this driver does not have.
 macro_rules! absent {
@@ -198,23 +197,12 @@ impl Controller for Script {
         let request = request.into_inner();
         let call = Call::new("CreateSnapshot")
             .with("name", request.name.clone())
-            .with("volume", request.source_volume_id.clone());
+            .with("volume", request.source_volume_id.clone())
+            .with("parameters", json!(request.parameters))
+            .with("secrets", keys(&request.secrets));
         self.call(call, |held| {
-            let id = format!("snap-{}", request.name);
-            if let Some(snapshot) = held.snapshot(&id)? {
-                if snapshot.volume != request.source_volume_id {
-                    let text = format!("{id} is of another volume, {}", snapshot.volume);
-                    return Err(violation(Code::AlreadyExists, text));
-                }
-                return Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) });
-            }
-            let volume = known(held, &request.source_volume_id)?;
-            held.fill(&id, Some(&volume.id))?;
-            let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            let seconds = seconds.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
-            let snapshot = Snapshot { id, volume: volume.id, bytes: volume.bytes, seconds };
-            held.put_snapshot(&snapshot)?;
-            Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) })
+            self.check_secrets(&request.secrets)?;
+            Ok(csi::CreateSnapshotResponse { snapshot: Some(self.snapshot(held, &request)?) })
         })
         .await
     }
@@ -223,11 +211,12 @@ impl Controller for Script {
         &self,
         request: Request<csi::DeleteSnapshotRequest>,
     ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        let id = request.into_inner().snapshot_id;
-        self.call(Call::new("DeleteSnapshot").with("snapshot", id.clone()), |held| {
-            if held.snapshot(&id)?.is_some() {
-                held.remove_snapshot(&id)?;
-            }
+        let csi::DeleteSnapshotRequest { snapshot_id, secrets } = request.into_inner();
+        let call =
+            Call::new("DeleteSnapshot").with("snapshot", snapshot_id.clone()).with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            self.check_secrets(&secrets)?;
+            snapshots::delete(held, &snapshot_id)?;
             Ok(csi::DeleteSnapshotResponse {})
         })
         .await
@@ -238,16 +227,21 @@ impl Controller for Script {
         request: Request<csi::ListSnapshotsRequest>,
     ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
         let request = request.into_inner();
-        self.call(Call::new("ListSnapshots").with("snapshot", request.snapshot_id.clone()), |held| {
-            let all = held.snapshots()?;
-            let asked = all.iter().filter(|snapshot| {
-                (request.snapshot_id.is_empty() || snapshot.id == request.snapshot_id)
-                    && (request.source_volume_id.is_empty() || snapshot.volume == request.source_volume_id)
-            });
-            let entries = asked.map(|snapshot| csi::list_snapshots_response::Entry {
-                snapshot: Some(shown_snapshot(snapshot)),
-            });
-            Ok(csi::ListSnapshotsResponse { entries: entries.collect(), next_token: String::new() })
+        let call = Call::new("ListSnapshots")
+            .with("snapshot", request.snapshot_id.clone())
+            .with("secrets", keys(&request.secrets));
+        self.call(call, |held| snapshots::list(held, &request)).await
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<csi::GetSnapshotRequest>,
+    ) -> Result<Response<csi::GetSnapshotResponse>, Status> {
+        let csi::GetSnapshotRequest { snapshot_id, secrets } = request.into_inner();
+        let call =
+            Call::new("GetSnapshot").with("snapshot", snapshot_id.clone()).with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            Ok(csi::GetSnapshotResponse { snapshot: Some(snapshots::found(held, &snapshot_id)?) })
         })
         .await
     }
@@ -322,11 +316,10 @@ impl Controller for Script {
     absent! {
         controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
         controller_get_volume_health(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse;
-        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
     }
 }
 
-fn keys(secrets: &std::collections::BTreeMap<String, String>) -> Vec<String> {
+pub(super) fn keys(secrets: &std::collections::BTreeMap<String, String>) -> Vec<String> {
     secrets.keys().cloned().collect()
 }
 

@@ -9,6 +9,7 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshotter;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -31,6 +32,7 @@ pub(crate) enum Program {
     Provisioner,
     Attacher,
     Resizer,
+    Snapshotter,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -69,6 +71,7 @@ impl Program {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
+            "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -93,6 +96,7 @@ impl Program {
                 Self::Provisioner => Work::Sidecar(Box::new(provisioner::asked(&mut given, environment)?)),
                 Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
                 Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
+                Self::Snapshotter => Work::Sidecar(Box::new(snapshotter::asked(&mut given, environment)?)),
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -109,6 +113,7 @@ impl Program {
             Self::Provisioner => "csi-provisioner",
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
+            Self::Snapshotter => "csi-snapshotter",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -120,6 +125,7 @@ impl Program {
             Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }
