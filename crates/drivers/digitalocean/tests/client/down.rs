@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use wharf_driver_digitalocean::{Client, Kind};
+use wharf_driver_digitalocean::{Attachments, Client, Kind};
 use wharf_fake_digitalocean::Fake;
 
-use crate::support::{PACE, bench_with, client_options, new_volume, options};
+use crate::support::{PACE, REGION, bench_with, client_options, new_volume, options};
 
 #[tokio::test]
 async fn away_for_good_is_an_error_in_time_and_nothing_was_sent() {
@@ -41,6 +41,40 @@ async fn back_in_time_is_no_error_and_one_volume() {
     );
     let made = made.unwrap();
     assert_eq!(fake.state().volumes.keys().collect::<Vec<_>>(), [&made.id]);
+    fake.stop().await.unwrap();
+}
+
+/// The action ends while nobody can be asked about it.
+#[tokio::test]
+async fn away_while_one_waits_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let with_state = || {
+        let mut options = options();
+        options.state = Some(home.path().join("state"));
+        options
+    };
+    let fake = Fake::start(with_state()).await.unwrap();
+    let url = fake.url();
+    let mut wanted = client_options(url.clone());
+    wanted.patience = Duration::from_millis(300);
+    let client = Client::new(wanted).unwrap();
+    let attachments = Attachments::new(client.clone(), REGION, PACE);
+    let volume = client.create_volume(&new_volume("pvc-1")).await.unwrap();
+    fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
+    let (attaching, id) = (attachments.clone(), volume.id.clone());
+    let task = tokio::spawn(async move { attaching.attach(&id, 1).await });
+    fake.forget_requests();
+    // It waits once it has asked how far the action is.
+    while !fake.requests().iter().any(|request| request.method == "GET") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    fake.stop().await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut options = with_state();
+    options.listen = url.trim_start_matches("http://").parse().unwrap();
+    let fake = Fake::start(options).await.unwrap();
+    assert_eq!(task.await.unwrap().unwrap().droplet_ids, [1]);
+    assert_eq!(fake.state().actions.len(), 1);
     fake.stop().await.unwrap();
 }
 
