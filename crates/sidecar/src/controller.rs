@@ -23,7 +23,7 @@ use crate::context::{Context, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::work::Gate;
-use crate::{attacher, provisioner, resizer, snapshotter};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -41,11 +41,14 @@ pub enum Role {
     Resizer,
     /// Takes and deletes snapshots.
     Snapshotter,
+    /// Tells what is wrong with volumes.
+    HealthMonitor,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Provisioner, Self::Attacher, Self::Resizer, Self::Snapshotter];
+    pub const ALL: [Self; 5] =
+        [Self::Provisioner, Self::Attacher, Self::Resizer, Self::Snapshotter, Self::HealthMonitor];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -54,6 +57,7 @@ impl Role {
             Self::Attacher => "attacher",
             Self::Resizer => "resizer",
             Self::Snapshotter => "snapshotter",
+            Self::HealthMonitor => "health-monitor",
         }
     }
 
@@ -63,6 +67,7 @@ impl Role {
             Self::Attacher => LeaseRole::Attacher,
             Self::Resizer => LeaseRole::Resizer,
             Self::Snapshotter => LeaseRole::Snapshotter,
+            Self::HealthMonitor => LeaseRole::HealthMonitor,
         }
     }
 
@@ -73,6 +78,7 @@ impl Role {
             Self::Attacher => format!("external-attacher {driver}"),
             Self::Resizer => format!("external-resizer {driver}"),
             Self::Snapshotter => format!("csi-snapshotter {driver}"),
+            Self::HealthMonitor => format!("csi-pv-monitor-controller-{driver}"),
         }
     }
 }
@@ -91,6 +97,9 @@ pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
     }
     if can.controller_service && can.create_delete_snapshot {
         roles.insert(Role::Snapshotter);
+    }
+    if health_monitor::Asks::of(can).is_some() {
+        roles.insert(Role::HealthMonitor);
     }
     roles
 }
@@ -120,6 +129,8 @@ pub struct Config {
     pub resizer: resizer::Settings,
     /// The snapshotter's.
     pub snapshotter: snapshotter::Settings,
+    /// The health monitor's.
+    pub health_monitor: health_monitor::Settings,
 }
 
 /// How leases are held.
@@ -327,6 +338,7 @@ impl Controller {
                     Role::Attacher => attacher::run(context, config.attacher.clone()).await,
                     Role::Resizer => resizer::run(context, config.resizer.clone()).await,
                     Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
+                    Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
                 }
                 events.flush(FLUSH).await;
                 match leadership {
@@ -348,7 +360,7 @@ impl Controller {
 mod tests {
     use super::*;
 
-    /// sidecars.md 1.2 "Handler choice", 1.3 "Start".
+    /// sidecars.md 1.2 "Handler choice", 1.3 "Start", 1.6 "Needs".
     #[test]
     fn roles_follow_capabilities() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
@@ -361,6 +373,7 @@ mod tests {
             (Capabilities { node_expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { modify_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
+            (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
             assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");
         }

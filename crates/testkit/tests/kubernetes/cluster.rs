@@ -2,6 +2,7 @@
 
 mod digitalocean;
 mod harness;
+mod health;
 mod hostpath;
 mod local;
 mod moving;

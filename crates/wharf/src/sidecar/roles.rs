@@ -9,15 +9,18 @@ use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{Pace, attacher, provisioner, resizer, snapshotter};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::{Environment, parse_duration};
+use health::HealthArgs;
+
+mod health;
 
 /// The roles, and how they reach the cluster.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Roles of the controller")]
 pub(super) struct RolesArgs {
-    /// Roles to run: provisioner, attacher, resizer, snapshotter [default: those that the driver's capabilities call for]
+    /// Roles to run: provisioner, attacher, resizer, snapshotter, health-monitor [default: those that the driver's capabilities call for]
     #[arg(long, value_name = "ROLE,…", value_delimiter = ',', value_parser = parse_role)]
     roles: Option<Vec<Role>>,
     /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
@@ -40,6 +43,8 @@ pub(super) struct RolesArgs {
     volumes: VolumeArgs,
     #[command(flatten)]
     snapshots: SnapshotArgs,
+    #[command(flatten)]
+    health: HealthArgs,
     #[command(flatten)]
     node: NodeArgs,
 }
@@ -214,6 +219,7 @@ impl RolesArgs {
             pace,
             volumes,
             snapshots,
+            health,
             node,
         } = self;
         let roles = roles.map(|roles| roles.into_iter().collect::<BTreeSet<_>>());
@@ -242,6 +248,7 @@ impl RolesArgs {
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
             snapshotter: snapshots.snapshotter(&pace, volumes.extra_create_metadata),
+            health_monitor: health.checked(&pace),
             topology: true,
             node: own_node,
         })

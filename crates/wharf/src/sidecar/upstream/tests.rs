@@ -59,6 +59,7 @@ fn programs_by_their_names() {
         ("csi-resizer", Some(Program::Resizer)),
         ("external-resizer", Some(Program::Resizer)),
         ("/csi-snapshotter", Some(Program::Snapshotter)),
+        ("/csi-external-health-monitor-controller", Some(Program::HealthMonitor)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -200,6 +201,7 @@ fn gate_table() -> String {
         (Program::Attacher, &attacher::GATES),
         (Program::Resizer, &resizer::GATES),
         (Program::Snapshotter, &snapshotter::GATES),
+        (Program::HealthMonitor, &health_monitor::GATES),
     ] {
         for gate in gates {
             let becomes = match gate.is {
@@ -222,6 +224,7 @@ fn the_documentation_has_every_flag() {
         &attacher::FLAGS,
         &resizer::FLAGS,
         &snapshotter::FLAGS,
+        &health_monitor::FLAGS,
         &common::FLAGS,
         &registrar::FLAGS,
         &liveness::FLAGS,
@@ -240,6 +243,7 @@ fn no_flag_stands_twice() {
         Program::Attacher,
         Program::Resizer,
         Program::Snapshotter,
+        Program::HealthMonitor,
         Program::NodeDriverRegistrar,
         Program::LivenessProbe,
     ] {

@@ -14,11 +14,12 @@ fn config(program: Program, line: &str) -> Config {
     config_in(program, line, &environment()).0
 }
 
-const CONTROLLERS: [(Program, Role); 4] = [
+const CONTROLLERS: [(Program, Role); 5] = [
     (Program::Provisioner, Role::Provisioner),
     (Program::Attacher, Role::Attacher),
     (Program::Resizer, Role::Resizer),
     (Program::Snapshotter, Role::Snapshotter),
+    (Program::HealthMonitor, Role::HealthMonitor),
 ];
 
 const fn s(seconds: u64) -> Duration {
@@ -88,6 +89,7 @@ fn what_all_controllers_take() {
             Program::Provisioner => config.provisioner.pace,
             Program::Attacher => config.attacher.pace,
             Program::Snapshotter => config.snapshotter.pace,
+            Program::HealthMonitor => config.health_monitor.pace,
             _ => config.resizer.pace,
         };
         assert_eq!((pace.timeout, pace.retry_start, pace.retry_max), (s(90), s(2), s(60)));
@@ -138,6 +140,24 @@ fn a_snapshotters_manifest() {
     assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
     refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
     refused(Program::Snapshotter, "--node-deployment --leader-election", "exclude each other");
+}
+
+/// sidecars.md 1.6 "Modes", "Node watcher"
+#[test]
+fn a_health_monitors_manifest() {
+    let program = Program::HealthMonitor;
+    let default = config(program, "").health_monitor;
+    assert_eq!((default.pace.workers, default.pace.timeout), (10, s(15)));
+    assert_eq!((default.monitor_interval, default.list_volumes_interval), (s(60), s(300)));
+    assert!(!default.node_watcher);
+    let line = "--v=5 --monitor-interval=30s --list-volumes-interval=2m --enable-node-watcher=true \
+                --worker-threads=4 --node-list-add-interval=1m --volume-list-add-interval=1m --resync=1m";
+    let (config, warnings) = config_in(program, line, &environment());
+    let monitor = config.health_monitor;
+    assert_eq!((monitor.monitor_interval, monitor.list_volumes_interval), (s(30), s(120)));
+    assert!(monitor.node_watcher && monitor.pace.workers == 4);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    refused(program, "--monitor-interval=0s", "monitor-interval");
 }
 
 /// sidecars.md 1.1 "PV / volume name", "fsType", "extra-create-metadata", "Topology", "Volume-mode change"
