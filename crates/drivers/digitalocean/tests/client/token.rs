@@ -1,5 +1,6 @@
 //! Tokens that are revoked, restored and rotated; and that they are told to nobody.
 
+use tokio::net::{TcpListener, TcpStream};
 use wharf_driver_digitalocean::{Client, Kind, Token};
 
 use crate::support::{TOKEN, bench, client_options};
@@ -37,24 +38,46 @@ async fn a_rotated_file_works_without_a_restart() {
 /// The file is replaced while a request with the old token is on its way.
 #[tokio::test]
 async fn a_token_replaced_meanwhile_is_tried_at_once() {
-    let bench = bench().await;
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("access-token");
     std::fs::write(&file, "dop_v1_old").unwrap();
-    let mut options = client_options(bench.fake.url());
+    let api = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut options = client_options(format!("http://{}", api.local_addr().unwrap()));
     options.token = Token::file(&file).unwrap();
     let client = Client::new(options).unwrap();
-    bench.fault(wharf_fake_digitalocean::What::LatencyMs(1_000), "GET", "/v2/account", 1);
     let (answer, ()) = tokio::join!(client.account(), async {
-        while !std::fs::read_to_string(&file).is_ok_and(|text| text == TOKEN) {
-            // Until it is on its way: the double has logged nothing yet, so there is only time to go by.
-            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-            std::fs::write(&file, TOKEN).unwrap();
-        }
+        let (mut old, _) = api.accept().await.unwrap();
+        assert!(request(&mut old).await.contains("Bearer dop_v1_old\r\n"));
+        std::fs::write(&file, "dop_v1_new").unwrap();
+        let refusal = r#"{"id":"unauthorized","message":"Unable to authenticate you."}"#;
+        answer(&mut old, "401 Unauthorized", refusal).await;
+        drop(old);
+        let (mut new, _) = api.accept().await.unwrap();
+        assert!(request(&mut new).await.contains("Bearer dop_v1_new\r\n"));
+        answer(&mut new, "200 OK", r#"{"account":{"volume_limit":3}}"#).await;
     });
-    answer.unwrap();
-    let codes: Vec<_> = bench.fake.requests().iter().map(|request| request.status).collect();
-    assert_eq!(codes, [Some(401), Some(200)]);
+    assert_eq!(answer.unwrap().volume_limit, 3);
+}
+
+async fn request(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        stream.readable().await.unwrap();
+        let mut buffer = [0; 1024];
+        match stream.try_read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => head.extend_from_slice(&buffer[..count]),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+    }
+    String::from_utf8(head).unwrap()
+}
+
+async fn answer(stream: &mut TcpStream, status: &str, body: &str) {
+    stream.writable().await.unwrap();
+    let length = body.len();
+    let text = format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    assert_eq!(stream.try_write(text.as_bytes()).unwrap(), text.len());
 }
 
 #[tokio::test]
