@@ -124,7 +124,7 @@ async fn an_errored_action_is_an_error_at_once() {
 /// What is under way at the deadline is taken up by the next call, not begun again.
 #[tokio::test]
 async fn an_action_without_an_end_is_unfinished_and_taken_up_again() {
-    let short = Pace { patience: Duration::from_secs(1), ..PACE };
+    let short = Pace { patience: Duration::from_secs(3), ..PACE };
     let bench = bench_with(options(), |_| {}, short).await;
     let volume = bench.volume("pvc-1").await;
     bench.fake.add_fault(Fault::new(What::ActionNeverEnds).at("POST", ACTIONS).times(1));

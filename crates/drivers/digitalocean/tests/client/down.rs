@@ -56,7 +56,7 @@ async fn away_while_one_waits_is_waited_for() {
     let fake = Fake::start(with_state()).await.unwrap();
     let url = fake.url();
     let mut wanted = client_options(url.clone());
-    wanted.patience = Duration::from_millis(300);
+    wanted.patience = Duration::from_secs(2);
     let client = Client::new(wanted).unwrap();
     let attachments = Attachments::new(client.clone(), REGION, PACE);
     let volume = client.create_volume(&new_volume("pvc-1")).await.unwrap();
@@ -69,7 +69,7 @@ async fn away_while_one_waits_is_waited_for() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     fake.stop().await.unwrap();
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    tokio::time::sleep(Duration::from_secs(4)).await;
     let mut options = with_state();
     options.listen = url.trim_start_matches("http://").parse().unwrap();
     let fake = Fake::start(options).await.unwrap();

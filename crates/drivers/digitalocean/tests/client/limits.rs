@@ -9,10 +9,7 @@ use crate::support::{PACE, bench, bench_with, options};
 
 #[tokio::test]
 async fn we_stop_before_the_api_refuses_and_the_reserve_is_left() {
-    let short = |options: &mut wharf_driver_digitalocean::ClientOptions| {
-        options.requests_a_minute = 20;
-        options.patience = Duration::from_secs(1);
-    };
+    let short = |options: &mut wharf_driver_digitalocean::ClientOptions| options.requests_a_minute = 20;
     let bench = bench_with(options().knobs(|knobs| knobs.requests_per_minute = 20), short, PACE).await;
     let mut sent = 0;
     let error = loop {
@@ -39,10 +36,7 @@ async fn we_stop_before_the_api_refuses_and_the_reserve_is_left() {
 
 #[tokio::test]
 async fn the_hour_is_learnt_from_the_answers() {
-    let short = |options: &mut wharf_driver_digitalocean::ClientOptions| {
-        options.patience = Duration::from_secs(1);
-    };
-    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_hour = 30), short, PACE).await;
+    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_hour = 30), |_| {}, PACE).await;
     let mut sent = 0;
     while bench.client.account().await.is_ok() {
         sent += 1;
@@ -74,10 +68,7 @@ async fn a_refusal_with_a_time_is_waited_for_by_everybody() {
 
 #[tokio::test]
 async fn a_refusal_for_longer_than_we_can_wait_says_until_when() {
-    let short = |options: &mut wharf_driver_digitalocean::ClientOptions| {
-        options.patience = Duration::from_secs(2);
-    };
-    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_minute = 3), short, PACE).await;
+    let bench = bench_with(options().knobs(|knobs| knobs.requests_per_minute = 3), |_| {}, PACE).await;
     for _ in 0..3 {
         bench.client.account().await.unwrap();
     }

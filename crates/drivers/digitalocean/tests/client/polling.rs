@@ -79,7 +79,7 @@ async fn an_errored_action_among_many_is_noticed_and_the_others_are_not_held_up(
 
 #[tokio::test]
 async fn the_poller_outlives_an_api_that_is_away_and_a_token_that_is_not_good() {
-    let bench = bench_with(options(), |options| options.patience = Duration::from_millis(300), PACE).await;
+    let bench = bench_with(options(), |options| options.patience = Duration::from_secs(2), PACE).await;
     let volume = bench.volume("pvc-1").await;
     bench.fake.set_knobs(|knobs| knobs.action_delay_ms = 1_000);
     let (attachments, id) = (bench.attachments.clone(), volume.id.clone());
@@ -97,7 +97,7 @@ async fn the_poller_outlives_an_api_that_is_away_and_a_token_that_is_not_good() 
 /// What is wrong with one action is not the others' trouble.
 #[tokio::test]
 async fn an_action_that_cannot_be_read_holds_up_no_other() {
-    let pace = Pace { patience: Duration::from_secs(3), ..PACE };
+    let pace = Pace { patience: Duration::from_secs(5), ..PACE };
     let bench = bench_with(options(), |_| {}, pace).await;
     let (broken, good) = (bench.volume("pvc-1").await, bench.volume("pvc-2").await);
     let forbidden = What::Status { code: 403, message: None, retry_after: None };
