@@ -3,6 +3,7 @@
 #
 #   cargo    every crate's own tests: rules as tables, properties, and the real kernel
 #   sanity   csi-sanity against our drivers
+#   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
 #   soak     what takes long: the other cargo tests marked `ignored`
@@ -45,10 +46,11 @@ for name in "$@"; do
   case $name in
     cargo) tier cargo '^test result: ' cargo test --workspace --no-fail-fast ;;
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
+    clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     cluster) tier cluster '^test result: ' cluster ;;
     soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: ;;
-    *) die "there is no tier $name: cargo, sanity, vm, cluster, soak" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, cluster, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
