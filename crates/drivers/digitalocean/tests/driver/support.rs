@@ -46,6 +46,10 @@ impl Bench {
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-do-").tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
+        // Kubelet's.
+        for name in ["stage", "pods"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
         let mut options = Options::new().droplet(HERE, REGION).droplet(THERE, REGION).token(TOKEN);
         options.state = Some(root.join("cloud"));
         options.attach_real = Some(root.join("links"));
@@ -76,6 +80,7 @@ impl Bench {
     pub(crate) fn client(&self) -> wharf_driver_digitalocean::Client {
         let mut options = ClientOptions::new(self.fake.url(), Token::fixed(TOKEN).unwrap());
         options.patience = Duration::from_secs(5);
+        options.requests_a_minute = 1_000_000;
         wharf_driver_digitalocean::Client::new(options).unwrap()
     }
 

@@ -140,7 +140,6 @@ async fn a_raw_volume_that_it_published_goes_on() {
     let bench = Bench::new().await;
     leave_volume(&bench);
     let (device, context) = (bench.device(NAME).await, attachment(DRIVER_NAME));
-    std::fs::create_dir_all(bench.target("old").parent().unwrap()).unwrap();
     std::fs::write(bench.target("old"), "").unwrap();
     run("mount", &["--bind", &text(&device), &text(&bench.target("old"))]);
     assert_eq!(bench.stats(ID, &bench.target("old")).await.unwrap()[0].total, GIB);
