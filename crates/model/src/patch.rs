@@ -41,25 +41,39 @@ impl Patch {
 /// Adds a finalizer; `None` if it is there. Others' finalizers are not mentioned: a list from a stale view would
 /// bring back what they have removed, and an object that is being deleted takes no new ones.
 pub fn add_finalizer(meta: &Meta, finalizer: &str) -> Option<Patch> {
-    if meta.has_finalizer(finalizer) {
+    add_finalizers(meta, &[finalizer])
+}
+
+/// Adds those of the finalizers that are not there; `None` if all are.
+pub fn add_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
+    let missing: Vec<&str> =
+        finalizers.iter().copied().filter(|finalizer| !meta.has_finalizer(finalizer)).collect();
+    if missing.is_empty() {
         return None;
     }
     let mut operations = vec![same_object(meta)];
     if meta.finalizers.is_empty() {
         // There is no list to append to. Somebody may have begun one since: then this fails and is tried again.
         operations.push(json!({"op": "test", "path": "/metadata/finalizers", "value": null}));
-        operations.push(json!({"op": "add", "path": "/metadata/finalizers", "value": [finalizer]}));
+        operations.push(json!({"op": "add", "path": "/metadata/finalizers", "value": missing}));
     } else {
-        operations.push(json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer}));
+        let add = |finalizer| json!({"op": "add", "path": "/metadata/finalizers/-", "value": finalizer});
+        operations.extend(missing.into_iter().map(add));
     }
     Some(Patch::Json(Value::Array(operations)))
 }
 
 /// Removes a finalizer; `None` if it is not there. If the list has changed since, this fails and is tried again.
 pub fn remove_finalizer(meta: &Meta, finalizer: &str) -> Option<Patch> {
+    remove_finalizers(meta, &[finalizer])
+}
+
+/// Removes those of the finalizers that are there; `None` if none is.
+pub fn remove_finalizers(meta: &Meta, finalizers: &[&str]) -> Option<Patch> {
     let mut operations = vec![same_object(meta)];
+    let present = meta.finalizers.iter().enumerate();
     // From the back, so that the places of the others hold: two writers may have added it twice.
-    for (index, _) in meta.finalizers.iter().enumerate().rev().filter(|(_, present)| *present == finalizer) {
+    for (index, finalizer) in present.rev().filter(|(_, present)| finalizers.contains(&present.as_str())) {
         let path = format!("/metadata/finalizers/{index}");
         operations.push(json!({"op": "test", "path": path, "value": finalizer}));
         operations.push(json!({"op": "remove", "path": path}));
@@ -164,7 +178,7 @@ mod tests {
         let uid = json!({"op": "test", "path": "/metadata/uid", "value": "u"});
         assert_eq!(add_finalizer(&meta(&["a", "f"]), "f"), None);
         assert_eq!(
-            add_finalizer(&meta(&["a"]), "f"),
+            add_finalizers(&meta(&["a"]), &["a", "f"]),
             Some(Patch::Json(json!([uid, {"op": "add", "path": "/metadata/finalizers/-", "value": "f"}])))
         );
         assert_eq!(

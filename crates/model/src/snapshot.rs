@@ -1,6 +1,7 @@
 //! VolumeSnapshot, VolumeSnapshotContent and VolumeSnapshotClass, slim.
 
 pub mod names;
+pub mod secrets;
 
 use std::collections::BTreeMap;
 

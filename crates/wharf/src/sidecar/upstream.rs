@@ -4,11 +4,13 @@
 mod attacher;
 mod common;
 mod gates;
+mod health_monitor;
 mod liveness;
 mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshotter;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -31,6 +33,8 @@ pub(crate) enum Program {
     Provisioner,
     Attacher,
     Resizer,
+    Snapshotter,
+    HealthMonitor,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -69,6 +73,8 @@ impl Program {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
+            "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
+            "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -93,6 +99,10 @@ impl Program {
                 Self::Provisioner => Work::Sidecar(Box::new(provisioner::asked(&mut given, environment)?)),
                 Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
                 Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
+                Self::Snapshotter => Work::Sidecar(Box::new(snapshotter::asked(&mut given, environment)?)),
+                Self::HealthMonitor => {
+                    Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -109,6 +119,8 @@ impl Program {
             Self::Provisioner => "csi-provisioner",
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
+            Self::Snapshotter => "csi-snapshotter",
+            Self::HealthMonitor => "csi-external-health-monitor-controller",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -120,6 +132,8 @@ impl Program {
             Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

@@ -58,6 +58,8 @@ fn programs_by_their_names() {
         ("external-attacher", Some(Program::Attacher)),
         ("csi-resizer", Some(Program::Resizer)),
         ("external-resizer", Some(Program::Resizer)),
+        ("/csi-snapshotter", Some(Program::Snapshotter)),
+        ("/csi-external-health-monitor-controller", Some(Program::HealthMonitor)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -198,6 +200,8 @@ fn gate_table() -> String {
         (Program::Provisioner, &provisioner::GATES[..]),
         (Program::Attacher, &attacher::GATES),
         (Program::Resizer, &resizer::GATES),
+        (Program::Snapshotter, &snapshotter::GATES),
+        (Program::HealthMonitor, &health_monitor::GATES),
     ] {
         for gate in gates {
             let becomes = match gate.is {
@@ -219,6 +223,8 @@ fn the_documentation_has_every_flag() {
         &provisioner::FLAGS[..],
         &attacher::FLAGS,
         &resizer::FLAGS,
+        &snapshotter::FLAGS,
+        &health_monitor::FLAGS,
         &common::FLAGS,
         &registrar::FLAGS,
         &liveness::FLAGS,
@@ -236,6 +242,8 @@ fn no_flag_stands_twice() {
         Program::Provisioner,
         Program::Attacher,
         Program::Resizer,
+        Program::Snapshotter,
+        Program::HealthMonitor,
         Program::NodeDriverRegistrar,
         Program::LivenessProbe,
     ] {
