@@ -1,7 +1,8 @@
 //! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
-//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`] and the [`resizer`].
+//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`] and the [`resizer`], and for all drivers
+//! the [`snapshot_controller`].
 
 pub mod attacher;
 mod attempts;
@@ -9,6 +10,7 @@ mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
+mod finalizer;
 pub mod liveness;
 mod metrics;
 pub mod process;
@@ -16,6 +18,7 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 mod secret;
+pub mod snapshot_controller;
 mod work;
 
 pub use work::Pace;
