@@ -9,6 +9,7 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_controller;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -31,6 +32,7 @@ pub(crate) enum Program {
     Provisioner,
     Attacher,
     Resizer,
+    SnapshotController,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -69,6 +71,7 @@ impl Program {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
+            "snapshot-controller" => Some(Self::SnapshotController),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -93,6 +96,9 @@ impl Program {
                 Self::Provisioner => Work::Sidecar(Box::new(provisioner::asked(&mut given, environment)?)),
                 Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
                 Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
+                Self::SnapshotController => {
+                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -109,6 +115,7 @@ impl Program {
             Self::Provisioner => "csi-provisioner",
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
+            Self::SnapshotController => "snapshot-controller",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -120,6 +127,7 @@ impl Program {
             Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

@@ -12,7 +12,7 @@ use wharf_driver::{Driver, ServeOptions};
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{attacher, registrar, resizer};
+use wharf_sidecar::{attacher, registrar, resizer, snapshot_controller};
 
 use crate::sidecar::Environment;
 
@@ -80,10 +80,11 @@ impl BesideArgs {
             },
             attacher: attacher::Settings::default(),
             resizer: resizer::Settings::default(),
+            snapshot_controller: snapshot_controller::Settings::default(),
         };
         let default_path = || endpoint.path().display().to_string();
         Sidecar {
-            driver: endpoint.clone(),
+            driver: Some(endpoint.clone()),
             registrar: Some(registrar::Config {
                 plugin_registration_path,
                 kubelet_registration_path: kubelet_registration_path.unwrap_or_else(default_path),

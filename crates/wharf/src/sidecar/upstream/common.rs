@@ -6,7 +6,7 @@ use std::time::Duration;
 use wharf_cluster::ConnectOptions;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{Pace, attacher, provisioner, resizer};
+use wharf_sidecar::{Pace, attacher, provisioner, resizer, snapshot_controller};
 
 use super::{
     Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, REMOVED, Takes, driver, flag, only_one,
@@ -74,9 +74,10 @@ pub(super) fn sidecar(
         provisioner: provisioner::Settings::default(),
         attacher: attacher::Settings::default(),
         resizer: resizer::Settings::default(),
+        snapshot_controller: snapshot_controller::Settings::default(),
     };
     let sidecar = Sidecar {
-        driver: driver(given)?,
+        driver: Some(driver(given)?),
         registrar: None,
         probe_timeout: None,
         controller: None,

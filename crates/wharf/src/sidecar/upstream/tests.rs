@@ -58,6 +58,7 @@ fn programs_by_their_names() {
         ("external-attacher", Some(Program::Attacher)),
         ("csi-resizer", Some(Program::Resizer)),
         ("external-resizer", Some(Program::Resizer)),
+        ("/snapshot-controller", Some(Program::SnapshotController)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -75,7 +76,7 @@ fn a_registrars_manifest() {
     let program = Program::NodeDriverRegistrar;
     let line = "--v=5 --csi-address=/csi/csi.sock --kubelet-registration-path=/k/csi.sock --health-port=9809";
     let full = sidecar(program, line);
-    assert_eq!(full.driver.path(), Path::new("/csi/csi.sock"));
+    assert_eq!(full.driver.as_ref().expect("a driver").path(), Path::new("/csi/csi.sock"));
     assert_eq!(pages(&full), [(":9809".to_owned(), true, Some("/metrics"))]);
     assert_eq!(full.probe_timeout, None);
     let config = full.registrar.expect("a registrar");
@@ -84,7 +85,7 @@ fn a_registrars_manifest() {
     assert_eq!(config.timeout, Duration::from_secs(1));
 
     let least = sidecar(program, "-kubelet-registration-path /k");
-    assert_eq!(least.driver.path(), Path::new("/run/csi/socket"));
+    assert_eq!(least.driver.as_ref().expect("a driver").path(), Path::new("/run/csi/socket"));
     assert_eq!(pages(&least), []);
     let probe = "--kubelet-registration-path=/k --mode=kubelet-registration-probe";
     assert!(matches!(asked(program, probe), Ok(Asked::Nothing)));
@@ -198,6 +199,7 @@ fn gate_table() -> String {
         (Program::Provisioner, &provisioner::GATES[..]),
         (Program::Attacher, &attacher::GATES),
         (Program::Resizer, &resizer::GATES),
+        (Program::SnapshotController, &snapshot_controller::GATES),
     ] {
         for gate in gates {
             let becomes = match gate.is {
@@ -219,6 +221,7 @@ fn the_documentation_has_every_flag() {
         &provisioner::FLAGS[..],
         &attacher::FLAGS,
         &resizer::FLAGS,
+        &snapshot_controller::FLAGS,
         &common::FLAGS,
         &registrar::FLAGS,
         &liveness::FLAGS,
@@ -236,6 +239,7 @@ fn no_flag_stands_twice() {
         Program::Provisioner,
         Program::Attacher,
         Program::Resizer,
+        Program::SnapshotController,
         Program::NodeDriverRegistrar,
         Program::LivenessProbe,
     ] {
