@@ -19,7 +19,7 @@ pub use types::{
     AccessMode, BlockRange, BlockRanges, Capability, CapacityAnswer, CapacityQuery, Device, Expanded, Format,
     GroupSnapshot, HealthIssue, HealthStatus, MountSource, NewGroupSnapshot, NewSnapshot, NewVolume, Page,
     Secrets, SizeRange, Snapshot, SnapshotFilter, Source, StageVolume, StorageIssue, StorageStatus, Topology,
-    Volume, VolumeAccess,
+    Trace, Volume, VolumeAccess,
 };
 
 use std::collections::BTreeMap;
@@ -70,13 +70,23 @@ pub trait Publishing: Send + Sync + 'static {
     ) -> Result<BTreeMap<String, String>, PublishError>;
     /// Detaches it from one node, or from all; not attached or gone is success.
     async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError>;
+    /// PUBLISH_READONLY: whether a volume can be attached so that the node cannot write to it.
+    fn read_only(&self) -> bool {
+        true
+    }
 }
 
 /// EXPAND_VOLUME of the controller.
 #[async_trait]
 pub trait Expansion: Send + Sync + 'static {
-    /// Grows a volume to at least `size.required`; large enough already is success. Never shrinks.
-    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError>;
+    /// Grows a volume to at least `size.required`; large enough already is success. Never shrinks. How it is used
+    /// is told by some callers only.
+    async fn expand(
+        &self,
+        id: &str,
+        size: SizeRange,
+        used_as: Option<&Capability>,
+    ) -> Result<Expanded, ExpandError>;
     /// Whether volumes may grow while they are in use (ONLINE), or only while they are not (OFFLINE).
     fn online(&self) -> bool;
 }
@@ -148,11 +158,22 @@ pub trait Devices: Send + Sync + 'static {
     async fn attach(&self, volume: &StageVolume) -> Result<Device, DeviceError>;
     /// The device if it is attached now; changes nothing.
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError>;
+    /// The device of a volume that [`Self::find`] does not know, by another trace of it. For backends that take
+    /// over from a driver which left no notes of what it had staged. It may take a note of its own.
+    async fn adopt(&self, id: &str, trace: Trace<'_>) -> Result<Option<Device>, DeviceError> {
+        let _ = (id, trace);
+        Ok(None)
+    }
     /// Lets go of the device; not attached or gone is success.
     async fn detach(&self, id: &str) -> Result<(), DeviceError>;
     /// Makes the device on this node see the volume's present size (after a controller expansion), and
-    /// answers it.
-    async fn refresh(&self, id: &str) -> Result<Device, DeviceError>;
+    /// answers it. Where the news of it takes its time, `at_least` is what is to be waited for.
+    async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError>;
+    /// Whether the user said that no file system is ever to be made on this volume: what is there is mounted.
+    fn never_formats(&self, volume: &StageVolume) -> bool {
+        let _ = volume;
+        false
+    }
     /// The record of what was ever done to the volume's bytes, where the backend can keep one.
     fn records(&self) -> Option<&dyn FormatRecords> {
         None
@@ -162,8 +183,8 @@ pub trait Devices: Send + Sync + 'static {
 /// A durable record per volume of what its bytes are: the second proof before a format.
 #[async_trait]
 pub trait FormatRecords: Send + Sync {
-    /// The record.
-    async fn format(&self, id: &str) -> Result<Format, DeviceError>;
+    /// The record; `None` where nothing is recorded of this volume, and the zero proof stands alone.
+    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError>;
     /// Replaces the record; durable when it returns.
     async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError>;
 }

@@ -44,12 +44,13 @@ impl ControllerService {
             mutable,
             locks: _,
         } = self;
+        let read_only = publishing.as_ref().is_some_and(|publishing| publishing.read_only());
         let (listing, publishing, health) = (listing.is_some(), publishing.is_some(), health.is_some());
         [
             (Type::CreateDeleteVolume, true),
             (Type::SingleNodeMultiWriter, true),
             (Type::PublishUnpublishVolume, publishing),
-            (Type::PublishReadonly, publishing),
+            (Type::PublishReadonly, read_only),
             (Type::ListVolumes, listing),
             (Type::GetVolume, listing),
             (Type::ListVolumesPublishedNodes, listing && publishing),

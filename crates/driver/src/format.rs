@@ -45,6 +45,8 @@ pub(crate) struct Evidence<'a> {
     pub(crate) reader_only: bool,
     /// The device takes no writes.
     pub(crate) device_read_only: bool,
+    /// The user has forbidden to make a file system on it.
+    pub(crate) never_formats: bool,
 }
 
 /// What to do. The record is always written before the step it speaks of.
@@ -142,6 +144,12 @@ pub(crate) enum Refusal {
         "it is not ready to be read ({missing}), and it is asked for read-only; stage it once for writing"
     )]
     ReadOnly { missing: &'static str },
+    /// There is nothing to mount, and nothing may be made.
+    #[error(
+        "no file system was found on it, and the volume's context says that none is to be made; put one on it by \
+         hand, or take that key out of the PersistentVolume"
+    )]
+    NeverFormats,
     /// mkfs would fail.
     #[error("{fs} needs {minimum} bytes at least, and it has {size}; expand it or choose another type")]
     TooSmall { fs: FsType, minimum: u64, size: u64 },
@@ -269,6 +277,9 @@ fn permitted(evidence: &Evidence<'_>, decision: Decision) -> Decision {
         return Decision::Refuse(Refusal::WrongType { wanted, found: fs });
     }
     let makes = matches!(decision, Decision::Format { .. } | Decision::Remake { .. });
+    if makes && evidence.never_formats {
+        return Decision::Refuse(Refusal::NeverFormats);
+    }
     if makes && evidence.size < fs.minimum_size() {
         let (minimum, size) = (fs.minimum_size(), evidence.size);
         return Decision::Refuse(Refusal::TooSmall { fs, minimum, size });

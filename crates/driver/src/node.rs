@@ -192,7 +192,7 @@ impl NodeService {
             this.usable(&volume.id, &volume.capability).await?;
             let publish = publish_of(&volume.capability, staging, target, request.readonly, &this.family)?;
             match &this.family {
-                Family::Block(block) => block.publish(&volume.id, publish).await,
+                Family::Block(block) => block.publish(&volume, publish).await,
                 Family::Share(share) => share.publish(volume, publish).await,
             }
         })

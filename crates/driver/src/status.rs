@@ -12,6 +12,8 @@ impl From<BackendError> for Status {
         match error {
             BackendError::Unavailable(message) => Self::unavailable(message),
             BackendError::Busy(message) => Self::aborted(message),
+            BackendError::Unauthenticated(message) => Self::unauthenticated(message),
+            BackendError::Forbidden(message) => Self::permission_denied(message),
             BackendError::Internal(message) => Self::internal(message),
         }
     }
@@ -96,6 +98,19 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+
+    #[test]
+    fn what_has_nothing_to_do_with_the_request() {
+        for (error, code) in [
+            (BackendError::Unavailable as fn(String) -> BackendError, Code::Unavailable),
+            (BackendError::Busy, Code::Aborted),
+            (BackendError::Unauthenticated, Code::Unauthenticated),
+            (BackendError::Forbidden, Code::PermissionDenied),
+            (BackendError::Internal, Code::Internal),
+        ] {
+            assert_eq!(Status::from(error("why".into())).code(), code);
+        }
+    }
 
     /// What callers classify as final, so that a user may ask for less.
     #[test]

@@ -1,19 +1,18 @@
 //! VolumeAttachment, slim.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
 use crate::kind::{Api, Kind, Scope};
 use crate::volume::VolumeSpec;
 use crate::words::nullable;
-use crate::{Meta, Time};
+use crate::{Map, Meta, Time};
 
 /// The wish that a volume be attached to a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct VolumeAttachment {
     /// Metadata.
+    #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// The wish.
     pub spec: AttachmentSpec,
@@ -66,7 +65,7 @@ pub struct AttachmentStatus {
     pub attached: bool,
     /// The driver's publish context.
     #[serde(deserialize_with = "nullable")]
-    pub attachment_metadata: BTreeMap<String, String>,
+    pub attachment_metadata: Map,
     /// Why the last attach failed.
     pub attach_error: Option<VolumeError>,
     /// Why the last detach failed.

@@ -68,7 +68,7 @@ impl PersistentVolumeClaim {
 
     /// Where the content comes from: the older field, else the newer one, as the provisioner has it.
     pub fn source(&self) -> Option<&DataSource> {
-        self.spec.data_source.as_ref().or(self.spec.data_source_ref.as_ref())
+        self.spec.data_source.as_deref().or(self.spec.data_source_ref.as_deref())
     }
 }
 
@@ -91,10 +91,10 @@ pub struct ClaimSpec {
     /// Present when only volumes with certain labels will do. What it says is of no use to us: we cannot
     /// provision for a selector.
     pub selector: Option<Present>,
-    /// Source of the content, of this namespace.
-    pub data_source: Option<DataSource>,
+    /// Source of the content, of this namespace. Boxed, as the other one, since few claims have any.
+    pub data_source: Option<Box<DataSource>>,
     /// Source of the content, also of other namespaces and of kinds others know.
-    pub data_source_ref: Option<DataSource>,
+    pub data_source_ref: Option<Box<DataSource>>,
     /// The mutable class wanted.
     pub volume_attributes_class_name: Option<String>,
 }

@@ -1,11 +1,10 @@
 //! Object metadata, slim: what controllers ask of any object.
 
-use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::Time;
+use crate::{Map, Time};
 
 /// Name and, for namespaced kinds, namespace.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,9 +55,9 @@ pub struct Meta {
     /// Who must let go before it is gone.
     pub finalizers: Vec<String>,
     /// Labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: Map,
     /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: Map,
     /// Owners.
     pub owner_references: Vec<OwnerRef>,
 }
@@ -97,7 +96,7 @@ impl Meta {
 
     /// An annotation's value.
     pub fn annotation(&self, key: &str) -> Option<&str> {
-        self.annotations.get(key).map(String::as_str)
+        self.annotations.get(key)
     }
 }
 
@@ -105,14 +104,15 @@ impl Meta {
     /// For views that use labels and no annotations.
     pub(crate) fn without_annotations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let meta = Self::deserialize(deserializer)?;
-        Ok(Self { annotations: BTreeMap::new(), ..meta })
+        Ok(Self { annotations: Map::default(), ..meta })
     }
 
-    /// For views that use annotations and neither labels nor owners. There are many of these objects, and a map with
-    /// one label takes half a kilobyte.
+    /// For views that use annotations and neither labels nor owners. There are many of these objects, so no room is
+    /// kept for more finalizers either.
     pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let meta = Self::deserialize(deserializer)?;
-        Ok(Self { labels: BTreeMap::new(), owner_references: Vec::new(), ..meta })
+        let mut meta = Self::deserialize(deserializer)?;
+        meta.finalizers.shrink_to_fit();
+        Ok(Self { labels: Map::default(), owner_references: Vec::new(), ..meta })
     }
 
     /// For views of which only names, identity, version and the deletion mark are used.

@@ -193,12 +193,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::Map;
 
     fn claim() -> Meta {
         Meta {
             name: "data".into(),
             namespace: Some("shop".into()),
-            annotations: BTreeMap::from([("example.com/secret".into(), "mine".into())]),
+            annotations: Map::from_iter([("example.com/secret", "mine")]),
             ..Meta::default()
         }
     }
@@ -295,7 +296,9 @@ mod tests {
             for (key, value) in
                 [(annotation::DELETION_SECRET_NAME, name), (annotation::DELETION_SECRET_NAMESPACE, namespace)]
             {
-                volume.metadata.annotations.extend(value.map(|value| (key.to_owned(), value.to_owned())));
+                if let Some(value) = value {
+                    volume.metadata.annotations.insert(key, value);
+                }
             }
             assert_eq!(for_deletion(&volume), expected, "{name:?} {namespace:?}");
         }

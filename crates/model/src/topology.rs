@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub use affinity::{node_affinity, reaches};
 
 use crate::class::TopologySelectorTerm;
-use crate::{CSINode, Node};
+use crate::{CSINode, Map, Node};
 
 /// A place: labels and their values.
 pub type Segments = BTreeMap<String, String>;
@@ -118,8 +118,8 @@ pub fn keys<'a>(csi_node: &'a CSINode, driver: &str) -> &'a [String] {
 }
 
 /// The place of a node by these keys; `None` if it lacks one of the labels.
-pub fn segments(labels: &BTreeMap<String, String>, keys: &[String]) -> Option<Segments> {
-    keys.iter().map(|key| labels.get(key).map(|value| (key.clone(), value.clone()))).collect()
+pub fn segments(labels: &Map, keys: &[String]) -> Option<Segments> {
+    keys.iter().map(|key| labels.get(key).map(|value| (key.clone(), value.to_owned()))).collect()
 }
 
 /// The place of the node that the scheduler chose.
@@ -127,7 +127,7 @@ pub fn place_of(
     node: &str,
     driver: &str,
     csi_node: Option<&CSINode>,
-    labels: Option<&BTreeMap<String, String>>,
+    labels: Option<&Map>,
 ) -> Result<Segments, TopologyError> {
     let csi_node = csi_node.ok_or_else(|| TopologyError::NoCSINode { node: node.to_owned() })?;
     let keys = keys(csi_node, driver);
@@ -186,7 +186,6 @@ pub fn requirement(
             let (hash, ordinal) = spread(ask.claim);
             preferred.rotate_left(hash.wrapping_add(ordinal) as usize % requisite.len());
         }
-        Some(_) if ask.strict => {}
         Some(Selected { node, place }) => {
             let Some(best) = requisite.iter().position(|term| is_within(term, place)) else {
                 return Err(TopologyError::NotInRequisite {

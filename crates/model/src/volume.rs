@@ -1,14 +1,12 @@
 //! PersistentVolume, slim. Only CSI volumes have a source here; of others we see that they are not ours.
 
-use std::collections::BTreeMap;
-
 use serde::Deserialize;
 
 use crate::claim::{AccessMode, Storage, VolumeMode};
 use crate::kind::{Api, Kind, Scope};
 use crate::selector::NodeSelector;
 use crate::words::{nullable, words};
-use crate::{Key, Meta};
+use crate::{Key, Map, Meta};
 
 /// A volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -105,7 +103,7 @@ pub struct CsiSource {
     pub fs_type: String,
     /// The driver's volume context.
     #[serde(deserialize_with = "nullable")]
-    pub volume_attributes: BTreeMap<String, String>,
+    pub volume_attributes: Map,
     /// Secret for attaching and detaching.
     pub controller_publish_secret_ref: Option<SecretRef>,
     /// Secret for expanding, and for modifying where no other is named.

@@ -184,7 +184,7 @@ fn nodes() {
         "metadata": {"name": "node-a", "labels": {"zone": "a"}, "annotations": {"big": "…"}},
         "status": {"images": []},
     }));
-    assert_eq!(node.metadata.labels["zone"], "a");
+    assert_eq!(node.metadata.labels.get("zone"), Some("a"));
     assert!(node.metadata.annotations.is_empty());
 }
 

@@ -24,7 +24,7 @@ use crate::context::{Context, Ground, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::work::Gate;
-use crate::{attacher, provisioner, resizer, snapshot_controller};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -40,13 +40,24 @@ pub enum Role {
     Attacher,
     /// Expands and modifies volumes.
     Resizer,
+    /// Takes and deletes snapshots.
+    Snapshotter,
+    /// Tells what is wrong with volumes.
+    HealthMonitor,
     /// Binds snapshots to contents, of all drivers.
     SnapshotController,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Provisioner, Self::Attacher, Self::Resizer, Self::SnapshotController];
+    pub const ALL: [Self; 6] = [
+        Self::Provisioner,
+        Self::Attacher,
+        Self::Resizer,
+        Self::Snapshotter,
+        Self::HealthMonitor,
+        Self::SnapshotController,
+    ];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -54,6 +65,8 @@ impl Role {
             Self::Provisioner => "provisioner",
             Self::Attacher => "attacher",
             Self::Resizer => "resizer",
+            Self::Snapshotter => "snapshotter",
+            Self::HealthMonitor => "health-monitor",
             Self::SnapshotController => "snapshot-controller",
         }
     }
@@ -69,6 +82,8 @@ impl Role {
             Self::Provisioner => LeaseRole::Provisioner.lease_name(driver),
             Self::Attacher => LeaseRole::Attacher.lease_name(driver),
             Self::Resizer => LeaseRole::Resizer.lease_name(driver),
+            Self::Snapshotter => LeaseRole::Snapshotter.lease_name(driver),
+            Self::HealthMonitor => LeaseRole::HealthMonitor.lease_name(driver),
             Self::SnapshotController => SNAPSHOT_CONTROLLER_LEASE.to_owned(),
         }
     }
@@ -79,6 +94,8 @@ impl Role {
             Self::Provisioner => format!("{driver}_{identity}"),
             Self::Attacher => format!("external-attacher {driver}"),
             Self::Resizer => format!("external-resizer {driver}"),
+            Self::Snapshotter => format!("csi-snapshotter {driver}"),
+            Self::HealthMonitor => format!("csi-pv-monitor-controller-{driver}"),
             Self::SnapshotController => "snapshot-controller".to_owned(),
         }
     }
@@ -95,6 +112,12 @@ pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
     }
     if can.controller_service && (can.expand_volume || can.node_expand_volume || can.modify_volume) {
         roles.insert(Role::Resizer);
+    }
+    if can.controller_service && can.create_delete_snapshot {
+        roles.insert(Role::Snapshotter);
+    }
+    if health_monitor::Asks::of(can).is_some() {
+        roles.insert(Role::HealthMonitor);
     }
     roles
 }
@@ -122,6 +145,10 @@ pub struct Config {
     pub attacher: attacher::Settings,
     /// The resizer's.
     pub resizer: resizer::Settings,
+    /// The snapshotter's.
+    pub snapshotter: snapshotter::Settings,
+    /// The health monitor's.
+    pub health_monitor: health_monitor::Settings,
     /// The snapshot controller's.
     pub snapshot_controller: snapshot_controller::Settings,
 }
@@ -358,7 +385,7 @@ impl Controller {
     }
 
     async fn run_roles(&self, driver: Driver, stop: CancellationToken) {
-        let Config { roles, identity, node, provisioner, attacher, resizer, .. } = &*self.config;
+        let Config { roles, identity, node, .. } = &*self.config;
         let mut wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
         wanted.retain(|role| role.needs_driver());
         let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
@@ -380,12 +407,14 @@ impl Controller {
                 node: node.clone(),
             };
             let (events, gate) = (context.events.clone(), context.gate.clone());
-            let (provisioner, attacher, resizer) = (provisioner.clone(), attacher.clone(), resizer.clone());
+            let config = Arc::clone(&self.config);
             running.spawn(async move {
                 match role {
-                    Role::Provisioner => provisioner::run(context, provisioner).await,
-                    Role::Attacher => attacher::run(context, attacher).await,
-                    Role::Resizer => resizer::run(context, resizer).await,
+                    Role::Provisioner => provisioner::run(context, config.provisioner.clone()).await,
+                    Role::Attacher => attacher::run(context, config.attacher.clone()).await,
+                    Role::Resizer => resizer::run(context, config.resizer.clone()).await,
+                    Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
+                    Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
                     // It runs beside these, whatever the driver does.
                     Role::SnapshotController => {}
                 }
@@ -412,7 +441,7 @@ async fn end(events: Events, gate: Gate, leadership: Option<Leadership>) {
 mod tests {
     use super::*;
 
-    /// sidecars.md 1.2 "Handler choice", 1.3 "Start".
+    /// sidecars.md 1.2 "Handler choice", 1.3 "Start", 1.6 "Needs".
     #[test]
     fn roles_follow_capabilities() {
         let controller = Capabilities { controller_service: true, ..Capabilities::default() };
@@ -424,6 +453,8 @@ mod tests {
             (Capabilities { expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { node_expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { modify_volume: true, ..controller }, &[Role::Resizer]),
+            (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
+            (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
             assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");
         }

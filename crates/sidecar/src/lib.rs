@@ -1,8 +1,8 @@
 //! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
-//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`] and the [`resizer`], and for all drivers
-//! the [`snapshot_controller`].
+//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
+//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`].
 
 pub mod attacher;
 mod attempts;
@@ -11,6 +11,7 @@ mod context;
 pub mod controller;
 pub mod driver;
 mod finalizer;
+pub mod health_monitor;
 pub mod liveness;
 mod metrics;
 pub mod process;
@@ -19,6 +20,7 @@ pub mod registrar;
 pub mod resizer;
 mod secret;
 pub mod snapshot_controller;
+pub mod snapshotter;
 mod work;
 
 pub use work::Pace;

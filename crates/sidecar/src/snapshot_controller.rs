@@ -21,7 +21,7 @@ use wharf_cluster::{ApiError, Queue, Reach, Store, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::reaches;
 use wharf_model::{
-    Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
+    Key, Kind, Meta, Node, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
     VolumeSnapshotContent,
 };
 
@@ -260,10 +260,9 @@ impl SnapshotController {
     /// The first node from which all of the volumes can be reached; `None` if there is none.
     fn node(&self, volumes: &[&PersistentVolume]) -> Option<String> {
         let reached = |node: &Node| {
-            let affinities = volumes.iter().map(|volume| volume.spec.node_affinity.as_ref());
-            affinities
-                .into_iter()
-                .all(|affinity| reaches(affinity, &node.metadata.name, &node.metadata.labels))
+            let Meta { name, labels, .. } = &node.metadata;
+            let labels = labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
+            volumes.iter().all(|volume| reaches(volume.spec.node_affinity.as_ref(), name, &labels))
         };
         let nodes = self.nodes.as_ref()?.all();
         nodes.iter().find(|node| reached(node)).map(|node| node.metadata.name.clone())

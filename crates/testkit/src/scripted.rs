@@ -6,13 +6,16 @@
 //! - logs each call as a line of JSON ([`Entry`]), never the value of a secret;
 //! - marks as a violation what an orchestrator must not do: publish a volume of one node to two, delete a
 //!   published volume, publish again with other arguments, stage where nothing was published, create one name
-//!   with two different requests, leave out secrets.
+//!   with two different requests, delete a member of a group alone, leave out secrets.
 
 mod controller;
 mod faults;
+mod groups;
+mod health;
 mod identity;
 mod log;
 mod node;
+mod snapshots;
 mod state;
 mod volumes;
 
@@ -28,6 +31,7 @@ use tonic::body::Body;
 use tonic::{Code, Response, Status};
 use tower::ServiceExt as _;
 use wharf_csi::v1::controller_server::ControllerServer;
+use wharf_csi::v1::group_controller_server::GroupControllerServer;
 use wharf_csi::v1::identity_server::IdentityServer;
 use wharf_csi::v1::node_server::NodeServer;
 use wharf_csi::{AnyAuthority, Endpoint};
@@ -73,6 +77,21 @@ pub struct Options {
         default_value = "STAGE_UNSTAGE_VOLUME,GET_VOLUME_STATS,EXPAND_VOLUME,SINGLE_NODE_MULTI_WRITER"
     )]
     pub node_capabilities: Vec<String>,
+    /// The group controller's capabilities; none at all makes a driver without a GroupController service.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        num_args = 0..,
+        default_value = "CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT"
+    )]
+    pub group_capabilities: Vec<String>,
+    /// A snapshot is ready so long after it was cut, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 0)]
+    pub snapshot_ready_after: u64,
+    /// A snapshot is ready once it was asked for so often after it was cut.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub snapshot_ready_looks: u32,
     /// Volumes belong to one segment of this topology key.
     #[arg(long, value_name = "KEY")]
     pub topology_key: Option<String>,
@@ -116,6 +135,7 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     let has_node = options.node_id.is_some();
     let has_controller = options.capabilities.iter().any(|name| !name.is_empty());
+    let has_groups = options.group_capabilities.iter().any(|name| !name.is_empty());
     let script = Arc::new(Script::new(options)?);
     let routes = tower::service_fn(move |request: http::Request<Body>| {
         let script = script.clone();
@@ -125,6 +145,8 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
                 IdentityServer::from_arc(script).oneshot(request).await
             } else if has_controller && path.starts_with("/csi.v1.Controller/") {
                 ControllerServer::from_arc(script).oneshot(request).await
+            } else if has_groups && path.starts_with("/csi.v1.GroupController/") {
+                GroupControllerServer::from_arc(script).oneshot(request).await
             } else if has_node && path.starts_with("/csi.v1.Node/") {
                 NodeServer::from_arc(script).oneshot(request).await
             } else {
@@ -145,7 +167,7 @@ pub async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The driver: all three services.
+/// The driver: all of its services.
 struct Script {
     options: Options,
     state: State,
@@ -167,6 +189,40 @@ impl Call {
     fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
         self
+    }
+}
+
+/// A call that is under way. One that its caller does not wait for any more is logged as abandoned: the server drops it
+/// then, wherever it is.
+struct Pending<'a> {
+    log: &'a Log,
+    call: &'a Call,
+    began: Instant,
+    answered: bool,
+}
+
+impl Pending<'_> {
+    fn answer(&mut self, code: &str, message: Option<&str>, violation: bool) {
+        self.answered = true;
+        self.log.write(self.call, self.began, code, message, violation);
+    }
+
+    /// What the fault does to it.
+    fn failed(&mut self, fault: &Fault) -> Option<Status> {
+        if fault.die {
+            self.answer("died", None, false);
+            // What kill -9 does: no destructor runs, nothing is flushed.
+            std::process::abort();
+        }
+        fault.status()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.answer("abandoned", None, false);
+        }
     }
 }
 
@@ -206,37 +262,34 @@ impl Script {
         call: Call,
         effect: impl FnOnce(&Held<'_>) -> Result<T, Refusal>,
     ) -> Result<Response<T>, Status> {
-        let began = Instant::now();
+        let mut pending = Pending { log: &self.log, call: &call, began: Instant::now(), answered: false };
         let fault = self.faults.draw(call.method);
         let delay = self.options.delay + fault.as_ref().map_or(0, |fault| fault.delay_ms);
         if delay > 0 {
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
-        let failed = |when: When| {
-            let fault = fault.as_ref().filter(|fault| fault.when == when)?;
-            if fault.die {
-                self.log.write(&call, began, "died", None, false);
-                // What kill -9 does: no destructor runs, nothing is flushed.
-                std::process::abort();
-            }
-            fault.status()
-        };
-        let result = match failed(When::Before) {
+        let due = |when: When| fault.as_ref().filter(|fault| fault.when == when);
+        if due(When::Before).is_some_and(|fault| fault.hold) {
+            self.faults.hold(call.method).await;
+        }
+        let result = match due(When::Before).and_then(|fault| pending.failed(fault)) {
             Some(status) => Err(status.into()),
             None => self.state.hold().map_err(Refusal::from).and_then(|held| effect(&held)),
         };
-        let result = match failed(When::After) {
+        if due(When::After).is_some_and(|fault| fault.hold) {
+            self.faults.hold(call.method).await;
+        }
+        let result = match due(When::After).and_then(|fault| pending.failed(fault)) {
             Some(status) if result.is_ok() => Err(status.into()),
             _ => result,
         };
         match result {
             Ok(answer) => {
-                self.log.write(&call, began, "Ok", None, false);
+                pending.answer("Ok", None, false);
                 Ok(Response::new(answer))
             }
             Err(Refusal { status, violation }) => {
-                let code = format!("{:?}", status.code());
-                self.log.write(&call, began, &code, Some(status.message()), violation);
+                pending.answer(&format!("{:?}", status.code()), Some(status.message()), violation);
                 Err(status)
             }
         }

@@ -107,6 +107,14 @@ impl ScriptedDriver {
         fs::rename(temporary, self.dir.join("faults")).expect("replacing the faults");
     }
 
+    /// What is wrong with volumes from now on, by volume, in JSON: `{"vol-1": "the disk is gone"}`.
+    pub fn conditions(&self, json: &str) {
+        let state = self.dir.join("state");
+        let temporary = state.join("conditions.tmp");
+        fs::write(&temporary, json).expect("writing the conditions");
+        fs::rename(temporary, state.join("conditions")).expect("replacing the conditions");
+    }
+
     /// The calls so far.
     pub fn calls(&self) -> Vec<Entry> {
         entries(&self.dir.join("log"))
@@ -128,9 +136,32 @@ impl ScriptedDriver {
         fs::write(state.join("volumes").join(id), record.to_string()).expect("the volume's record");
     }
 
+    /// Puts a snapshot of a volume into the backend, as an administrator of it would.
+    pub fn add_snapshot(&self, id: &str, volume: &str) {
+        let state = self.dir.join("state");
+        fs::create_dir_all(state.join("data").join(id)).expect("the snapshot's data");
+        let record =
+            serde_json::json!({"id": id, "volume": volume, "bytes": 1 << 30, "seconds": 1_700_000_000});
+        fs::write(state.join("snapshots").join(id), record.to_string()).expect("the snapshot's record");
+    }
+
     /// The volumes of the backend.
     pub fn volumes(&self) -> BTreeSet<String> {
-        let records = fs::read_dir(self.dir.join("state/volumes")).into_iter().flatten().flatten();
+        self.records("volumes")
+    }
+
+    /// The snapshots of the backend, members of groups too.
+    pub fn snapshots(&self) -> BTreeSet<String> {
+        self.records("snapshots")
+    }
+
+    /// The group snapshots of the backend.
+    pub fn groups(&self) -> BTreeSet<String> {
+        self.records("groups")
+    }
+
+    fn records(&self, kind: &str) -> BTreeSet<String> {
+        let records = fs::read_dir(self.dir.join("state").join(kind)).into_iter().flatten().flatten();
         let names = records.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names.filter(|name| !name.ends_with(".tmp")).collect()
     }

@@ -143,3 +143,84 @@ async fn what_was_done_outlives_the_process_whatever_the_caller_was_told() {
     let codes: Vec<_> = entries(&driver.dir.path().join("log")).into_iter().map(|entry| entry.code).collect();
     assert!(codes.iter().any(|code| code == "died"), "{codes:?}");
 }
+
+fn snapshot(name: &str, volume: &str) -> csi::CreateSnapshotRequest {
+    csi::CreateSnapshotRequest {
+        name: name.to_owned(),
+        source_volume_id: volume.to_owned(),
+        ..Default::default()
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_is_ready_after_its_looks_and_its_time() {
+    let mut driver = Driver::start(&["--snapshot-ready-looks", "2"]);
+    let mut controller = driver.client().controller();
+    controller.create_volume(create("a", 1000)).await.unwrap();
+    let cut =
+        controller.create_snapshot(snapshot("s", "vol-a")).await.unwrap().into_inner().snapshot.unwrap();
+    assert!(!cut.ready_to_use);
+    let id = cut.snapshot_id.clone();
+    let again =
+        controller.create_snapshot(snapshot("s", "vol-a")).await.unwrap().into_inner().snapshot.unwrap();
+    assert_eq!(
+        (again.ready_to_use, &again.snapshot_id, again.creation_time),
+        (false, &id, cut.creation_time)
+    );
+    let get = csi::GetSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
+    let got = controller.get_snapshot(get.clone()).await.unwrap().into_inner().snapshot.unwrap();
+    assert!(got.ready_to_use, "asked for twice since");
+    assert_eq!(code(controller.create_snapshot(snapshot("s", "vol-b")).await), Code::AlreadyExists);
+
+    driver.restart(&["--snapshot-ready-after", "600000"]);
+    let mut controller = driver.client().controller();
+    let slow =
+        controller.create_snapshot(snapshot("t", "vol-a")).await.unwrap().into_inner().snapshot.unwrap();
+    assert!(!slow.ready_to_use);
+    for id in [&id, &slow.snapshot_id] {
+        let delete = csi::DeleteSnapshotRequest { snapshot_id: id.clone(), ..Default::default() };
+        assert_eq!(code(controller.delete_snapshot(delete.clone()).await), Code::Ok);
+        assert_eq!(code(controller.delete_snapshot(delete).await), Code::Ok);
+    }
+    assert_eq!(code(controller.get_snapshot(get).await), Code::NotFound);
+    assert_eq!(driver.violations().len(), 1, "{:?}", driver.violations());
+}
+
+#[tokio::test]
+async fn groups_come_and_go_whole() {
+    let driver = Driver::start(&[]);
+    let mut controller = driver.client().controller();
+    for name in ["a", "b"] {
+        controller.create_volume(create(name, 1000)).await.unwrap();
+    }
+    let mut groups = driver.client().group_controller();
+    let request = |volumes: &[&str]| csi::CreateVolumeGroupSnapshotRequest {
+        name: "g".to_owned(),
+        source_volume_ids: volumes.iter().map(|&id| id.to_owned()).collect(),
+        ..Default::default()
+    };
+    driver.faults(r#"{"CreateVolumeGroupSnapshot": {"code": "Aborted", "when": "after", "count": 1}}"#);
+    assert_eq!(code(groups.create_volume_group_snapshot(request(&["vol-a", "vol-b"])).await), Code::Aborted);
+    let group = groups.create_volume_group_snapshot(request(&["vol-b", "vol-a"])).await.unwrap();
+    let group = group.into_inner().group_snapshot.unwrap();
+    assert!(group.ready_to_use);
+    let members: Vec<_> = group.snapshots.iter().map(|member| member.snapshot_id.clone()).collect();
+    assert_eq!(members, ["snap-g-vol-a", "snap-g-vol-b"]);
+    assert_eq!(driver.violations(), Vec::<String>::new());
+
+    let alone = csi::DeleteSnapshotRequest { snapshot_id: members[0].clone(), ..Default::default() };
+    assert_eq!(code(controller.delete_snapshot(alone).await), Code::InvalidArgument);
+    let delete = |members: &[String]| csi::DeleteVolumeGroupSnapshotRequest {
+        group_snapshot_id: group.group_snapshot_id.clone(),
+        snapshot_ids: members.to_vec(),
+        ..Default::default()
+    };
+    assert_eq!(code(groups.delete_volume_group_snapshot(delete(&members[..1])).await), Code::InvalidArgument);
+    assert_eq!(code(groups.create_volume_group_snapshot(request(&["vol-a"])).await), Code::AlreadyExists);
+    assert_eq!(driver.violations().len(), 3, "{:?}", driver.violations());
+    for _ in 0..2 {
+        assert_eq!(code(groups.delete_volume_group_snapshot(delete(&members)).await), Code::Ok);
+    }
+    let list = controller.list_snapshots(csi::ListSnapshotsRequest::default()).await.unwrap().into_inner();
+    assert!(list.entries.is_empty(), "{list:?}");
+}

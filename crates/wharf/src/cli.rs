@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
+use crate::fake::{self, FakeArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
@@ -54,13 +55,16 @@ enum Command {
     Install(InstallArgs),
     Local(LocalArgs),
     Csi(CsiArgs),
+    Fake(FakeArgs),
 }
 
 impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotController(_) => "info",
+            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotController(_) | Command::Fake(_) => {
+                "info"
+            }
             Command::Local(_) | Command::Csi(_) | Command::Install(_) => "warn",
         }
     }
@@ -74,6 +78,7 @@ impl Cli {
             Command::Install(args) => install::run(args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
+            Command::Fake(args) => fake::run(args).await,
         }
     }
 }

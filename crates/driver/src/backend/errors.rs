@@ -10,6 +10,12 @@ pub enum BackendError {
     /// An earlier operation on the same object is still under way. (ABORTED)
     #[error("{0}")]
     Busy(String),
+    /// The storage does not know who we are: a token is wrong or was revoked. (UNAUTHENTICATED)
+    #[error("{0}")]
+    Unauthenticated(String),
+    /// The storage knows us, and does not let us. (PERMISSION_DENIED)
+    #[error("{0}")]
+    Forbidden(String),
     /// Something broke, or does not add up; somebody has to look. (INTERNAL)
     #[error("{0}")]
     Internal(String),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
@@ -346,6 +346,15 @@ pub struct Device {
     pub size: u64,
     /// No writes possible.
     pub read_only: bool,
+}
+
+/// What is known of a volume on this node besides its id.
+#[derive(Debug, Clone, Copy)]
+pub enum Trace<'a> {
+    /// The orchestrator says that the volume is at a path, and this device is what is mounted there.
+    Mounted(&'a Path),
+    /// It is being published, with this publish context.
+    Published(&'a BTreeMap<String, String>),
 }
 
 /// What a volume's bytes are, by the backend's own durable record.

@@ -152,7 +152,7 @@ impl ControllerService {
                         volume.id, volume.capacity
                     )));
                 }
-                let expanded = expansion.expand(&request.volume_id, size).await?;
+                let expanded = expansion.expand(&request.volume_id, size, capability.as_ref()).await?;
                 Ok(v1::ControllerExpandVolumeResponse {
                     capacity_bytes: wire::bytes(expanded.capacity),
                     node_expansion_required: expanded.node_expansion,
@@ -196,7 +196,9 @@ impl ControllerService {
             self.volumes.refuses_parameters(&validate::own_parameters(&parameters))
         };
         let other_context = || {
-            let differs = !request.volume_context.is_empty() && request.volume_context != volume.context;
+            // What else is in it is the orchestrator's own, or was put there by hand for the node.
+            let other = |(key, value)| request.volume_context.get(key) != Some(value);
+            let differs = !request.volume_context.is_empty() && volume.context.iter().any(other);
             differs.then(|| format!("volume {} has another volume_context", volume.id))
         };
         Ok(match refused.or_else(other_parameters).or_else(other_context) {

@@ -40,7 +40,8 @@ const ZEROES: [ZeroProof; 3] = [ZeroProof::NotTaken, ZeroProof::AllZero, ZeroPro
 fn evidence<'a>(record: &'a Option<Format>, probe: &'a Probe, zero: ZeroProof) -> Evidence<'a> {
     let record = record.as_ref();
     let wanted = Some(FsType::Ext4);
-    Evidence { record, probe, zero, wanted, size: SIZE, reader_only: false, device_read_only: false }
+    let (reader_only, device_read_only, never_formats) = (false, false, false);
+    Evidence { record, probe, zero, wanted, size: SIZE, reader_only, device_read_only, never_formats }
 }
 
 /// One word for each decision, so that the table below can be read.
@@ -179,5 +180,19 @@ fn a_refusal_says_what_was_found_and_what_to_do() {
         };
         let message = refusal.to_string();
         assert!(message.contains(found) && message.contains(way_out), "{message}");
+    }
+}
+
+#[test]
+fn where_it_is_forbidden_nothing_is_ever_made() {
+    for record in &records() {
+        for probe in &probes() {
+            let allowed = evidence(record, probe, ZeroProof::AllZero);
+            let decision = decide(&Evidence { never_formats: true, ..allowed });
+            match word(&decide(&allowed)) {
+                "format" | "remake" => assert_eq!(decision, Decision::Refuse(Refusal::NeverFormats)),
+                other => assert_eq!(word(&decision), other),
+            }
+        }
     }
 }

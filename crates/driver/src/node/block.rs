@@ -10,8 +10,8 @@ use wharf_linux::FsType;
 
 use super::error::NodeError;
 use super::machine::Machine;
-use super::mounts::{Kind, Wanted};
-use crate::backend::{Device, Devices, StageVolume, VolumeAccess};
+use super::mounts::{Kind, Wanted, shown_by};
+use crate::backend::{Device, Devices, StageVolume, Trace, VolumeAccess};
 
 /// Key of the volume context under which options for mkfs are handed down from CreateVolume.
 const MKFS_OPTIONS: &str = "mkfsOptions";
@@ -77,6 +77,23 @@ impl Block {
         match self.devices.find(id).await {
             Err(crate::backend::DeviceError::NotFound(_)) => Ok(None),
             answer => Ok(answer?),
+        }
+    }
+
+    /// Likewise of a volume that should be at this path: what is mounted there may tell what the backend has no
+    /// note of.
+    pub(super) async fn attached_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
+        if let Some(device) = self.attached(id).await? {
+            return Ok(Some(device));
+        }
+        let at = path.to_owned();
+        let shown = self.machine.run(move |kernel| {
+            let at = kernel.resolve(&at)?;
+            Ok(kernel.mount_table()?.at(&at).and_then(|mount| shown_by(kernel, mount)))
+        });
+        match shown.await? {
+            Some(shown) => Ok(self.devices.adopt(id, Trace::Mounted(&shown)).await?),
+            None => Ok(None),
         }
     }
 }

@@ -19,11 +19,11 @@ use crate::backend::{Device, SizeRange};
 impl Block {
     /// Answers the volume's size on this node.
     pub(crate) async fn expand(&self, id: &str, path: PathBuf, size: SizeRange) -> Result<u64, NodeError> {
-        let before = self.devices.find(id).await?.ok_or_else(|| not_at(&path))?;
+        let before = self.attached_at(id, &path).await?.ok_or_else(|| not_at(&path))?;
         let at = path.clone();
         self.machine.run(move |kernel| shown_at(kernel, &before, &at).map(drop)).await?;
 
-        let device = self.devices.refresh(id).await?;
+        let device = self.devices.refresh(id, size.required).await?;
         let seen = self.size_of(&device).await?;
         if seen != device.size {
             return Err(NodeError::Precondition(format!(

@@ -94,6 +94,17 @@ impl DeviceNode {
     }
 }
 
+/// The device that a mount shows, as a file system or as a node; `None` where no device here is certain to be it.
+pub(crate) fn shown_by(kernel: &dyn Kernel, mount: &Mount) -> Option<PathBuf> {
+    let name = mount.root.strip_prefix("/").ok().filter(|name| name.components().count() == 1);
+    let (path, raw) = match (mount.fs_type.as_str(), name) {
+        ("devtmpfs", name) => (Path::new("/dev").join(name?), true),
+        _ => (PathBuf::from(&mount.source), false),
+    };
+    let number = kernel.device_number(&path).ok()?;
+    (raw || number == mount.device).then_some(path)
+}
+
 impl Identity {
     /// How a share will look once it is mounted.
     pub(crate) fn of_share(source: &MountSource, table: &MountTable) -> Result<Self, NodeError> {

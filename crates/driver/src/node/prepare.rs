@@ -12,19 +12,29 @@ use super::error::NodeError;
 use crate::backend::{Device, Format, StageVolume};
 use crate::format::{Decision, Evidence, ZeroProof, decide, needs_zero_proof, zero};
 
+/// A device that is ready to be mounted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Prepared {
+    /// Its file system.
+    pub(super) fs: FsType,
+    /// No copy of it has the same UUID: where that is recorded. Else it may be one of several copies of a snapshot.
+    pub(super) own_uuid: bool,
+}
+
 impl Block {
-    /// Makes sure that the volume's own file system is on its device, and says which it is.
+    /// Makes sure that the volume's own file system is on its device, and says how it is to be mounted.
     pub(super) async fn prepare(
         &self,
         volume: &StageVolume,
         device: &Device,
         request: &FsRequest,
         scratch: &Path,
-    ) -> Result<FsType, NodeError> {
+    ) -> Result<Prepared, NodeError> {
         let record = match self.devices.records() {
-            Some(records) => Some(records.format(&volume.id).await?),
+            Some(records) => records.format(&volume.id).await?,
             None => None,
         };
+        let own_uuid = record.is_some();
         let (known, seen) = (record.clone(), device.clone());
         let (probe, zero) = self.machine.run(move |kernel| gather(kernel, known.as_ref(), &seen)).await?;
         let decision = decide(&Evidence {
@@ -35,9 +45,10 @@ impl Block {
             size: device.size,
             reader_only: request.read_only,
             device_read_only: device.read_only,
+            never_formats: self.devices.never_formats(volume),
         });
         tracing::info!(volume = volume.id, device = %device.path.display(), ?record, ?probe, ?decision, "safe format");
-        match decision {
+        let fs = match decision {
             Decision::Mount { fs } => Ok(fs),
             Decision::Format { fs } => {
                 let uuid = new_uuid()?;
@@ -57,7 +68,8 @@ impl Block {
             Decision::Refuse(refusal) => {
                 Err(NodeError::Refused { device: device.path.display().to_string(), refusal })
             }
-        }
+        }?;
+        Ok(Prepared { fs, own_uuid })
     }
 
     async fn make(

@@ -11,7 +11,7 @@ use super::block::Block;
 use super::error::NodeError;
 use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, is_read_only, list};
 use super::stage::{in_the_way, unmount_all};
-use crate::backend::{AccessMode, Device};
+use crate::backend::{AccessMode, Device, StageVolume, Trace};
 
 /// A checked NodePublishVolume.
 #[derive(Debug, Clone)]
@@ -27,10 +27,13 @@ pub(crate) struct Publish {
 
 impl Block {
     /// Binds a staged volume; bound already is success.
-    pub(crate) async fn publish(&self, id: &str, publish: Publish) -> Result<(), NodeError> {
-        let Some(device) = self.devices.find(id).await? else {
-            return Err(not_staged(&publish.staging));
-        };
+    pub(crate) async fn publish(&self, volume: &StageVolume, publish: Publish) -> Result<(), NodeError> {
+        let mut device = self.attached_at(&volume.id, &publish.staging).await?;
+        if device.is_none() && publish.kind == Kind::Raw {
+            // A raw volume leaves no trace at its staging path.
+            device = self.devices.adopt(&volume.id, Trace::Published(&volume.publish_context)).await?;
+        }
+        let Some(device) = device else { return Err(not_staged(&publish.staging)) };
         self.machine
             .run(move |kernel| match publish.kind {
                 Kind::Filesystem => publish_filesystem(kernel, &device, &publish),
@@ -41,7 +44,7 @@ impl Block {
 
     /// Removes the bind and its target; not there is success.
     pub(crate) async fn unpublish(&self, id: &str, target: PathBuf) -> Result<(), NodeError> {
-        let device = self.attached(id).await?;
+        let device = self.attached_at(id, &target).await?;
         self.machine
             .run(move |kernel| {
                 let node = device.map(|device| DeviceNode::of(kernel, &device)).transpose()?;

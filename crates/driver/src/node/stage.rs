@@ -12,10 +12,14 @@ use super::block::{Block, FsRequest, scratch_of};
 use super::error::NodeError;
 use super::fs_size::can_grow;
 use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, describe, list};
+use super::prepare::Prepared;
 use crate::backend::{Device, DeviceError, Format, StageVolume};
 
 /// More mounts than this at one path are nothing we made.
 const MAX_STACKED: usize = 8;
+
+/// Lets xfs mount a file system beside another one with the same UUID.
+const NO_UUID: &str = "nouuid";
 
 impl Block {
     /// Makes the volume ready at its staging path; ready already is success.
@@ -37,7 +41,7 @@ impl Block {
 
     /// Lets go of the volume at its staging path; not staged is success.
     pub(crate) async fn unstage(&self, id: &str, staging: PathBuf) -> Result<(), NodeError> {
-        let device = self.attached(id).await?;
+        let device = self.attached_at(id, &staging).await?;
         self.machine.run(move |kernel| clear_staging(kernel, &staging, device.as_ref())).await?;
         self.detach(id).await
     }
@@ -54,9 +58,9 @@ impl Block {
         if self.machine.run(move |kernel| already_staged(kernel, &path, &seen, &wanted)).await? {
             return Ok(());
         }
-        let fs = self.prepare(volume, &device, &request, &scratch_of(staging)).await?;
+        let prepared = self.prepare(volume, &device, &request, &scratch_of(staging)).await?;
         let staging = staging.to_owned();
-        self.machine.run(move |kernel| mount(kernel, &device, fs, &staging, &request)).await
+        self.machine.run(move |kernel| mount(kernel, &device, prepared, &staging, &request)).await
     }
 
     /// A raw volume needs its device, and a record that says that its bytes are the user's from now on.
@@ -67,11 +71,13 @@ impl Block {
         let Some(records) = self.devices.records().filter(|_| !device.read_only) else { return Ok(()) };
         match records.format(&volume.id).await? {
             // Either would let a later stage format what the user has written meanwhile.
-            Format::Blank | Format::Formatting { .. } => {
+            Some(Format::Blank | Format::Formatting { .. }) => {
                 Ok(records.set_format(&volume.id, &Format::Raw).await?)
             }
             // These are mounted only if what is found is what they say.
-            Format::Formatted { .. } | Format::Copied { .. } | Format::Raw => Ok(()),
+            Some(Format::Formatted { .. } | Format::Copied { .. } | Format::Raw) => Ok(()),
+            // And what is not recorded only if it reads as zeroes.
+            None => Ok(()),
         }
     }
 
@@ -81,7 +87,7 @@ impl Block {
         let mut size = self.size_of(&device).await?;
         if size != device.size {
             // It may have been attached before the volume was expanded.
-            device = self.devices.refresh(&volume.id).await?;
+            device = self.devices.refresh(&volume.id, device.size).await?;
             size = self.size_of(&device).await?;
         }
         if size != device.size {
@@ -186,7 +192,7 @@ fn staged_at(
 fn mount(
     kernel: &dyn Kernel,
     device: &Device,
-    fs: FsType,
+    Prepared { fs, own_uuid }: Prepared,
     staging: &Path,
     request: &FsRequest,
 ) -> Result<(), NodeError> {
@@ -200,11 +206,15 @@ fn mount(
     kernel.create_target_dir(staging)?;
     let staging = kernel.resolve(staging)?;
     let source = device.path.to_string_lossy();
+    let mut options = request.flags.clone();
+    if fs == FsType::Xfs && !own_uuid && !options.iter().any(|option| option == NO_UUID) {
+        options.push(NO_UUID.to_owned());
+    }
     kernel.mount(&MountRequest {
         source: &source,
         target: &staging,
         fs_type: fs.as_str(),
-        options: &request.flags,
+        options: &options,
         read_only: request.read_only,
     })?;
     if grows && fs != FsType::Ext4 {

@@ -101,7 +101,12 @@ impl Publishing for LocalBackend {
 
 #[async_trait]
 impl Expansion for LocalBackend {
-    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError> {
+    async fn expand(
+        &self,
+        id: &str,
+        size: SizeRange,
+        _used_as: Option<&Capability>,
+    ) -> Result<Expanded, ExpandError> {
         let id = id.to_owned();
         self.run(move |pool| pool.expand(&id, size)).await
     }
@@ -198,7 +203,7 @@ impl Devices for LocalBackend {
         self.run(move |pool| pool.detach(&id)).await
     }
 
-    async fn refresh(&self, id: &str) -> Result<Device, DeviceError> {
+    async fn refresh(&self, id: &str, _at_least: u64) -> Result<Device, DeviceError> {
         let id = id.to_owned();
         self.run(move |pool| pool.refresh(&id)).await
     }
@@ -210,8 +215,8 @@ impl Devices for LocalBackend {
 
 #[async_trait]
 impl FormatRecords for LocalBackend {
-    async fn format(&self, id: &str) -> Result<Format, DeviceError> {
-        self.pool.format(id)
+    async fn format(&self, id: &str) -> Result<Option<Format>, DeviceError> {
+        self.pool.format(id).map(Some)
     }
 
     async fn set_format(&self, id: &str, format: &Format) -> Result<(), DeviceError> {

@@ -253,11 +253,11 @@ fn secrets() {
     let mut volume = volume();
     let named = |name: &str| Some(SecretRef { name: name.into(), namespace: "n".into() });
     assert_eq!(secret(&volume), named("expand"));
-    volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAME.into(), "modify".into());
+    volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAME, "modify");
     assert_eq!(secret(&volume), named("expand"), "half a name is none");
-    volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAMESPACE.into(), "n".into());
+    volume.metadata.annotations.insert(annotation::MODIFY_SECRET_NAMESPACE, "n");
     assert_eq!(secret(&volume), named("modify"));
     volume.spec.csi = None;
-    volume.metadata.annotations.clear();
+    volume.metadata.annotations = crate::Map::default();
     assert_eq!(secret(&volume), None);
 }

@@ -138,7 +138,7 @@ fn beginning() {
     let mut claim = claim(json!({"conditions": [
         {"type": "ControllerResizeError", "status": "True"}, {"type": "ModifyingVolume", "status": "True"},
     ]}));
-    claim.metadata.annotations.insert(annotation::NODE_EXPANSION_NOT_REQUIRED.into(), "true".into());
+    claim.metadata.annotations.insert(annotation::NODE_EXPANSION_NOT_REQUIRED, "true");
     let metadata = json!({
         "uid": "u", "resourceVersion": "7",
         "annotations": {"volume.kubernetes.io/node-expansion-not-required": null},
@@ -184,7 +184,7 @@ fn the_volumes_new_size() {
     assert_eq!(grown(&volume("5Gi"), &claim, size, false), Patch::Merge(plain.clone()));
     assert_eq!(grown(&volume("5Gi"), &claim, size, true), Patch::Merge(noted));
     let mut again = volume("8Gi");
-    again.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY.into(), "4Gi".into());
+    again.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "4Gi");
     assert_eq!(grown(&again, &claim, size, true), Patch::Merge(plain));
 }
 
@@ -260,7 +260,7 @@ fn catching_up() {
     let mut volume = volume("10Gi");
     let has = |size: &str| claim(json!({"capacity": {"storage": size}}));
     assert_eq!(caught_up(&has("10Gi"), &volume), None);
-    volume.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY.into(), "5Gi".into());
+    volume.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
     assert_eq!(caught_up(&has("5Gi"), &volume), None);
     let removed = json!({"metadata": {"uid": "v", "annotations": {annotation::PRE_RESIZE_CAPACITY: null}}});
     assert_eq!(caught_up(&has("10Gi"), &volume), Some(Patch::Merge(removed)));

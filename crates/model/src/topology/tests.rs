@@ -183,7 +183,7 @@ fn the_chosen_nodes_place() {
         ]},
     }))
     .unwrap();
-    let labels = place(&[("zone", "a"), ("rack", "1"), ("other", "x")]);
+    let labels = Map::from_iter([("zone", "a"), ("rack", "1"), ("other", "x")]);
     let found = |driver, csi_node, labels| place_of("node", driver, csi_node, labels);
     assert_eq!(found("d", Some(&csi_node), Some(&labels)), Ok(place(&[("zone", "a"), ("rack", "1")])));
 
@@ -195,7 +195,7 @@ fn the_chosen_nodes_place() {
         assert_eq!(error, TopologyError::NoKeys { node: "node".into() });
         assert!(!error.reschedules());
     }
-    for labels in [None, Some(&zone("a"))] {
+    for labels in [None, Some(&Map::from_iter([("zone", "a")]))] {
         let error = found("d", Some(&csi_node), labels).unwrap_err();
         assert_eq!(
             error,

@@ -41,7 +41,7 @@ pub(super) fn attached(attachment: &VolumeAttachment, context: &BTreeMap<String,
         Value::Null
     } else {
         // Merging keeps keys that are not mentioned: old ones have to be removed by name.
-        let old = attachment.status.attachment_metadata.keys().map(|key| (key.clone(), Value::Null));
+        let old = attachment.status.attachment_metadata.keys().map(|key| (key.to_owned(), Value::Null));
         let new = context.iter().map(|(key, value)| (key.clone(), json!(value)));
         Value::Object(old.chain(new).collect::<Map<_, _>>())
     };

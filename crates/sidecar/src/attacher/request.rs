@@ -22,7 +22,7 @@ pub(super) fn publish(
         volume_capability: Some(capability),
         // CSI forbids to ask it of a driver that did not say that it can.
         readonly: csi.read_only && rules.can.publish_readonly,
-        volume_context: csi.volume_attributes.clone().into_iter().collect(),
+        volume_context: (&csi.volume_attributes).into(),
         ..v1::ControllerPublishVolumeRequest::default()
     })
 }

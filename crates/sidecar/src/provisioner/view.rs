@@ -254,7 +254,7 @@ impl WrittenNodes {
         });
         let mut labelled = Node::default();
         labelled.metadata.name.clone_from(&node.name);
-        labelled.metadata.labels.clone_from(&node.place);
+        labelled.metadata.labels = node.place.iter().collect();
         Self { csi_nodes: vec![Arc::new(csi_node)], nodes: vec![Arc::new(labelled)] }
     }
 }

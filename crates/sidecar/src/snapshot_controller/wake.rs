@@ -83,7 +83,7 @@ pub(crate) fn snapshots_of(claim: &PersistentVolumeClaim) -> Vec<Key> {
         let namespace = source.namespace.clone().or_else(|| claim.metadata.namespace.clone());
         Key { namespace, name: source.name.clone() }
     };
-    let sources = [&spec.data_source, &spec.data_source_ref].into_iter().flatten();
+    let sources = [&spec.data_source, &spec.data_source_ref].into_iter().flatten().map(|source| &**source);
     let mut keys: Vec<Key> = sources.filter(is_snapshot).map(key).collect();
     keys.dedup();
     keys

@@ -1,4 +1,4 @@
-//! Controller: volumes as records, and what must not be asked of them.
+//! Controller: volumes and snapshots as records, and what must not be asked of them.
 
 use async_trait::async_trait;
 use serde_json::json;
@@ -6,9 +6,9 @@ use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::{self as csi};
 
-use super::state::Snapshot;
-use super::volumes::{known, publish, required, shown, shown_snapshot};
-use super::{Call, Script, violation};
+use super::health::Conditions;
+use super::volumes::{known, publish, required, shown};
+use super::{Call, Script, snapshots, violation};
 
 /// Methods of the contract that this driver does not have.
 macro_rules! absent {
@@ -151,11 +151,12 @@ impl Controller for Script {
             let volumes = held.volumes(&starting_token, most)?;
             let full = volumes.len() == most;
             let next_token = volumes.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
+            let conditions = self.conditions(held)?;
             let entries = volumes.iter().map(|volume| csi::list_volumes_response::Entry {
                 volume: Some(shown(volume)),
                 status: Some(csi::list_volumes_response::VolumeStatus {
                     published_node_ids: volume.published.keys().cloned().collect(),
-                    ..Default::default()
+                    volume_condition: conditions.as_ref().map(|all| all.condition(&volume.id)),
                 }),
             });
             Ok(csi::ListVolumesResponse { entries: entries.collect(), next_token })
@@ -198,23 +199,12 @@ impl Controller for Script {
         let request = request.into_inner();
         let call = Call::new("CreateSnapshot")
             .with("name", request.name.clone())
-            .with("volume", request.source_volume_id.clone());
+            .with("volume", request.source_volume_id.clone())
+            .with("parameters", json!(request.parameters))
+            .with("secrets", keys(&request.secrets));
         self.call(call, |held| {
-            let id = format!("snap-{}", request.name);
-            if let Some(snapshot) = held.snapshot(&id)? {
-                if snapshot.volume != request.source_volume_id {
-                    let text = format!("{id} is of another volume, {}", snapshot.volume);
-                    return Err(violation(Code::AlreadyExists, text));
-                }
-                return Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) });
-            }
-            let volume = known(held, &request.source_volume_id)?;
-            held.fill(&id, Some(&volume.id))?;
-            let seconds = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            let seconds = seconds.map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
-            let snapshot = Snapshot { id, volume: volume.id, bytes: volume.bytes, seconds };
-            held.put_snapshot(&snapshot)?;
-            Ok(csi::CreateSnapshotResponse { snapshot: Some(shown_snapshot(&snapshot)) })
+            self.check_secrets(&request.secrets)?;
+            Ok(csi::CreateSnapshotResponse { snapshot: Some(self.snapshot(held, &request)?) })
         })
         .await
     }
@@ -223,11 +213,12 @@ impl Controller for Script {
         &self,
         request: Request<csi::DeleteSnapshotRequest>,
     ) -> Result<Response<csi::DeleteSnapshotResponse>, Status> {
-        let id = request.into_inner().snapshot_id;
-        self.call(Call::new("DeleteSnapshot").with("snapshot", id.clone()), |held| {
-            if held.snapshot(&id)?.is_some() {
-                held.remove_snapshot(&id)?;
-            }
+        let csi::DeleteSnapshotRequest { snapshot_id, secrets } = request.into_inner();
+        let call =
+            Call::new("DeleteSnapshot").with("snapshot", snapshot_id.clone()).with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            self.check_secrets(&secrets)?;
+            snapshots::delete(held, &snapshot_id)?;
             Ok(csi::DeleteSnapshotResponse {})
         })
         .await
@@ -238,16 +229,21 @@ impl Controller for Script {
         request: Request<csi::ListSnapshotsRequest>,
     ) -> Result<Response<csi::ListSnapshotsResponse>, Status> {
         let request = request.into_inner();
-        self.call(Call::new("ListSnapshots").with("snapshot", request.snapshot_id.clone()), |held| {
-            let all = held.snapshots()?;
-            let asked = all.iter().filter(|snapshot| {
-                (request.snapshot_id.is_empty() || snapshot.id == request.snapshot_id)
-                    && (request.source_volume_id.is_empty() || snapshot.volume == request.source_volume_id)
-            });
-            let entries = asked.map(|snapshot| csi::list_snapshots_response::Entry {
-                snapshot: Some(shown_snapshot(snapshot)),
-            });
-            Ok(csi::ListSnapshotsResponse { entries: entries.collect(), next_token: String::new() })
+        let call = Call::new("ListSnapshots")
+            .with("snapshot", request.snapshot_id.clone())
+            .with("secrets", keys(&request.secrets));
+        self.call(call, |held| snapshots::list(held, &request)).await
+    }
+
+    async fn get_snapshot(
+        &self,
+        request: Request<csi::GetSnapshotRequest>,
+    ) -> Result<Response<csi::GetSnapshotResponse>, Status> {
+        let csi::GetSnapshotRequest { snapshot_id, secrets } = request.into_inner();
+        let call =
+            Call::new("GetSnapshot").with("snapshot", snapshot_id.clone()).with("secrets", keys(&secrets));
+        self.call(call, |held| {
+            Ok(csi::GetSnapshotResponse { snapshot: Some(snapshots::found(held, &snapshot_id)?) })
         })
         .await
     }
@@ -293,7 +289,7 @@ impl Controller for Script {
             let volume = known(held, &id)?;
             let status = csi::controller_get_volume_response::VolumeStatus {
                 published_node_ids: volume.published.keys().cloned().collect(),
-                ..Default::default()
+                volume_condition: self.conditions(held)?.map(|all| all.condition(&id)),
             };
             Ok(csi::ControllerGetVolumeResponse { volume: Some(shown(&volume)), status: Some(status) })
         })
@@ -319,14 +315,43 @@ impl Controller for Script {
         .await
     }
 
-    absent! {
-        controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
-        controller_get_volume_health(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse;
-        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse;
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Result<Response<csi::ControllerListVolumeHealthResponse>, Status> {
+        let after = request.into_inner().starting_token;
+        self.call(Call::new("ControllerListVolumeHealth").with("after", after.clone()), |held| {
+            let conditions = Conditions::read(held)?;
+            let all = held.volumes(&after, usize::MAX)?;
+            let entries = all.iter().map(|volume| conditions.health(&volume.id));
+            let entries = entries.filter(|health| !health.health_statuses.is_empty()).collect();
+            Ok(csi::ControllerListVolumeHealthResponse { entries, next_token: String::new() })
+        })
+        .await
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Result<Response<csi::ControllerGetVolumeHealthResponse>, Status> {
+        let id = request.into_inner().volume_id;
+        self.call(Call::new("ControllerGetVolumeHealth").with("volume", id.clone()), |held| {
+            known(held, &id)?;
+            let volume_health = Some(Conditions::read(held)?.health(&id));
+            Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
+        })
+        .await
     }
 }
 
-fn keys(secrets: &std::collections::BTreeMap<String, String>) -> Vec<String> {
+impl Script {
+    /// What is wrong with volumes, for a driver that tells conditions.
+    fn conditions(&self, held: &super::state::Held<'_>) -> std::io::Result<Option<Conditions>> {
+        self.options.has("VOLUME_CONDITION").then(|| Conditions::read(held)).transpose()
+    }
+}
+
+pub(super) fn keys(secrets: &std::collections::BTreeMap<String, String>) -> Vec<String> {
     secrets.keys().cloned().collect()
 }
 

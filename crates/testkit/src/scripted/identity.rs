@@ -35,9 +35,11 @@ impl Identity for Script {
         let service = |kind: ServiceType| Type::Service(Service { r#type: kind.into() });
         let controller = self.options.capabilities.iter().any(|name| !name.is_empty());
         let topology = self.options.topology_key.is_some();
+        let groups = self.options.group_capabilities.iter().any(|name| !name.is_empty());
         let expands = self.options.has("EXPAND_VOLUME");
         let capabilities = [
             controller.then(|| service(ServiceType::ControllerService)),
+            groups.then(|| service(ServiceType::GroupControllerService)),
             topology.then(|| service(ServiceType::VolumeAccessibilityConstraints)),
             expands.then(|| Type::VolumeExpansion(VolumeExpansion { r#type: ExpansionType::Online.into() })),
         ];

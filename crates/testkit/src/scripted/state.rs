@@ -1,4 +1,4 @@
-//! What the driver knows, in files: one for each volume and snapshot, replaced as a whole, so that a process
+//! What the driver knows, in files: one for each volume, snapshot and group, replaced as a whole, so that a process
 //! that dies leaves the old one or the new one. A lock on the directory makes the processes of one driver take
 //! turns. The bytes of a volume are a directory beside its record.
 
@@ -34,7 +34,27 @@ pub(super) struct Snapshot {
     pub(super) id: String,
     pub(super) volume: String,
     pub(super) bytes: i64,
-    pub(super) seconds: i64,
+    /// When it was cut, since 1970.
+    pub(super) seconds: u64,
+    /// From then on it is ready, in milliseconds since 1970.
+    #[serde(default)]
+    pub(super) ready_at_ms: u64,
+    /// It is not ready before it was looked at so often.
+    #[serde(default)]
+    pub(super) looks_left: u32,
+    /// The group it belongs to.
+    #[serde(default)]
+    pub(super) group: Option<String>,
+}
+
+/// A group snapshot's record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Group {
+    pub(super) id: String,
+    /// Of these volumes, in order.
+    pub(super) volumes: Vec<String>,
+    /// Its snapshots.
+    pub(super) members: Vec<String>,
 }
 
 /// The state directory.
@@ -52,7 +72,7 @@ pub(super) struct Held<'a> {
 
 impl State {
     pub(super) fn open(dir: &Path, sync: bool) -> io::Result<Self> {
-        for part in ["volumes", "snapshots", "data"] {
+        for part in ["volumes", "snapshots", "groups", "data"] {
             fs::create_dir_all(dir.join(part))?;
         }
         Ok(Self { dir: dir.to_owned(), sync })
@@ -104,6 +124,18 @@ impl Held<'_> {
         remove_tree(&self.data(id))
     }
 
+    pub(super) fn group(&self, id: &str) -> io::Result<Option<Group>> {
+        self.read("groups", id)
+    }
+
+    pub(super) fn put_group(&self, group: &Group) -> io::Result<()> {
+        self.write("groups", &group.id, group)
+    }
+
+    pub(super) fn remove_group(&self, id: &str) -> io::Result<()> {
+        self.remove("groups", id)
+    }
+
     /// The directory with the bytes of a volume or snapshot.
     pub(super) fn data(&self, id: &str) -> PathBuf {
         self.state.dir.join("data").join(id)
@@ -119,6 +151,11 @@ impl Held<'_> {
         };
         let copied = std::process::Command::new("cp").arg("-a").arg(self.data(from)).arg(&data).status()?;
         if copied.success() { Ok(()) } else { Err(io::Error::other(format!("cp of {from} failed"))) }
+    }
+
+    /// A file beside the records.
+    pub(super) fn file_beside(&self, name: &str) -> PathBuf {
+        self.state.dir.join(name)
     }
 
     fn file(&self, kind: &str, id: &str) -> PathBuf {

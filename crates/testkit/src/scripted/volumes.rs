@@ -3,7 +3,7 @@
 use tonic::{Code, Status};
 use wharf_csi::v1::{self as csi};
 
-use super::state::{Held, Snapshot, Volume, is_file_name};
+use super::state::{Held, Volume, is_file_name};
 use super::{Refusal, Script, violation};
 
 use csi::volume_capability::access_mode::Mode;
@@ -119,17 +119,6 @@ pub(super) fn shown(volume: &Volume) -> csi::Volume {
         volume_context: [("scripted".to_owned(), "true".to_owned())].into(),
         content_source: source.map(|kind| csi::VolumeContentSource { r#type: Some(kind) }),
         accessible_topology: topology.into_iter().collect(),
-    }
-}
-
-pub(super) fn shown_snapshot(snapshot: &Snapshot) -> csi::Snapshot {
-    csi::Snapshot {
-        size_bytes: snapshot.bytes,
-        snapshot_id: snapshot.id.clone(),
-        source_volume_id: snapshot.volume.clone(),
-        creation_time: Some(prost_types::Timestamp { seconds: snapshot.seconds, nanos: 0 }),
-        ready_to_use: true,
-        ..Default::default()
     }
 }
 

@@ -1,6 +1,8 @@
 //! What only a real cluster shows, a file for each story.
 
+mod digitalocean;
 mod harness;
+mod health;
 mod hostpath;
 mod local;
 mod moving;

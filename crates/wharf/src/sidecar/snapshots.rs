@@ -6,7 +6,7 @@ use std::time::Duration;
 use wharf_cluster::ConnectOptions;
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{Address, Listen, Sidecar};
-use wharf_sidecar::{Pace, attacher, provisioner, resizer, snapshot_controller};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
 use super::roles::ElectionArgs;
 use super::{Environment, Work, parse_duration};
@@ -101,6 +101,8 @@ impl SnapshotControllerArgs {
             provisioner: provisioner::Settings::default(),
             attacher: attacher::Settings::default(),
             resizer: resizer::Settings::default(),
+            snapshotter: snapshotter::Settings::default(),
+            health_monitor: health_monitor::Settings::default(),
             snapshot_controller: snapshot_controller::Settings {
                 pace: Pace {
                     workers: worker_threads,

@@ -92,7 +92,8 @@ impl Place {
     }
 
     fn is_ours(&self, lease: &Lease) -> bool {
-        self.owner.labels().iter().all(|(label, value)| lease.metadata.labels.get(label) == Some(value))
+        let present = |label: &String| lease.metadata.labels.get(label);
+        self.owner.labels().iter().all(|(label, value)| present(label) == Some(value.as_str()))
     }
 }
 

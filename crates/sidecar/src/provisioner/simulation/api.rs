@@ -42,7 +42,7 @@ impl Api {
         claim.metadata.uid = format!("{}-{number}", number % 4);
         claim.metadata.resource_version = number.to_string();
         claim.metadata.creation_timestamp = Some(Time(i64::try_from(number).unwrap_or(0)));
-        claim.metadata.annotations.insert(annotation::STORAGE_PROVISIONER.to_owned(), DRIVER.to_owned());
+        claim.metadata.annotations.insert(annotation::STORAGE_PROVISIONER, DRIVER);
         claim.spec.storage_class_name = Some(CLASS.to_owned());
         claim.spec.access_modes = vec![AccessMode::ReadWriteOnce];
         claim.spec.resources.requests.storage = Some(Quantity::from_bytes(1 << 20));

@@ -20,6 +20,10 @@ const RESTORE: Capabilities = Capabilities {
     expand_volume: false,
     modify_volume: false,
     single_node_multi_writer: false,
+    volume_condition: false,
+    get_volume: false,
+    get_volume_health: false,
+    list_volume_health: false,
     node_expand_volume: false,
 };
 

@@ -131,7 +131,7 @@ fn whose_claims() {
     in_tree.spec.csi = None;
     assert_eq!(step(&asks, &in_tree, &memory), not_ours);
     let mut handed = asks.clone();
-    handed.metadata.annotations.insert(annotation::STORAGE_RESIZER.into(), "d".into());
+    handed.metadata.annotations.insert(annotation::STORAGE_RESIZER, "d");
     assert_eq!(
         step(&handed, &in_tree, &memory),
         waiting(Reason::InTree, Reason::NoModification(modify::Idle::NotOurs))
@@ -221,7 +221,7 @@ fn the_order_of_an_expansion() {
     // The driver gave a little more.
     let got = size("11Gi");
     let mut noted = volume("11Gi");
-    noted.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY.into(), "5Gi".into());
+    noted.metadata.annotations.insert(annotation::PRE_RESIZE_CAPACITY, "5Gi");
     let expanded = |on_node| memory(Some(Expanded { asked: wanted, size: got, on_node }));
     for (on_node, volume, expected) in [
         (true, &volume("5Gi"), Step::Grow { size: got, on_node: true }),

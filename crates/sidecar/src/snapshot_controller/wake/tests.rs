@@ -119,8 +119,9 @@ fn indexes() {
     assert_eq!(classes_of(&of(Value::Null)), [""]);
     assert!(classes_of(&of(json!({"creationTime": "2026-01-01T00:00:00Z"}))).is_empty());
     let marked = |value: &str| {
-        let annotations = [(names::IS_DEFAULT_CLASS.to_owned(), value.to_owned())].into();
-        is_default(&Meta { annotations, ..Meta::default() }, names::IS_DEFAULT_CLASS).len()
+        let meta: Meta =
+            serde_json::from_value(json!({"annotations": {names::IS_DEFAULT_CLASS: value}})).unwrap();
+        is_default(&meta, names::IS_DEFAULT_CLASS).len()
     };
     assert_eq!((marked("true"), marked("false")), (1, 0));
 }

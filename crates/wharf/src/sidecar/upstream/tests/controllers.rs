@@ -1,4 +1,4 @@
-//! The provisioner's, attacher's and resizer's manifests.
+//! The provisioner's, attacher's, resizer's and snapshotter's manifests.
 
 use wharf_sidecar::controller::{Config, Role};
 
@@ -14,10 +14,12 @@ fn config(program: Program, line: &str) -> Config {
     config_in(program, line, &environment()).0
 }
 
-const CONTROLLERS: [(Program, Role); 3] = [
+const CONTROLLERS: [(Program, Role); 5] = [
     (Program::Provisioner, Role::Provisioner),
     (Program::Attacher, Role::Attacher),
     (Program::Resizer, Role::Resizer),
+    (Program::Snapshotter, Role::Snapshotter),
+    (Program::HealthMonitor, Role::HealthMonitor),
 ];
 
 const fn s(seconds: u64) -> Duration {
@@ -86,6 +88,8 @@ fn what_all_controllers_take() {
         let pace = match program {
             Program::Provisioner => config.provisioner.pace,
             Program::Attacher => config.attacher.pace,
+            Program::Snapshotter => config.snapshotter.pace,
+            Program::HealthMonitor => config.health_monitor.pace,
             _ => config.resizer.pace,
         };
         assert_eq!((pace.timeout, pace.retry_start, pace.retry_max), (s(90), s(2), s(60)));
@@ -113,6 +117,47 @@ fn what_all_controllers_take() {
             refused(program, line, said);
         }
     }
+}
+
+/// sidecars.md 1.5 "Create", "Params", "Node mode"
+#[test]
+fn a_snapshotters_manifest() {
+    let default = config(Program::Snapshotter, "").snapshotter;
+    assert_eq!((default.pace.workers, default.pace.timeout), (100, s(60)));
+    assert!(default.groups && !default.extra_create_metadata);
+    let line = "--snapshot-name-prefix=snap --snapshot-name-uuid-length=8 --groupsnapshot-name-prefix=group \
+                --groupsnapshot-name-uuid-length=9 --worker-threads=7 --extra-create-metadata \
+                --feature-gates=CSIVolumeGroupSnapshot=false";
+    let told = config(Program::Snapshotter, line).snapshotter;
+    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("snap", Some(8)));
+    assert_eq!((told.group_naming.prefix.as_str(), told.group_naming.uuid_length), ("group", Some(9)));
+    assert_eq!(told.pace.workers, 7);
+    assert!(told.extra_create_metadata && !told.groups);
+
+    let on_node = Environment { node_name: Some("n1".to_owned()), ..environment() };
+    let (config, warnings) =
+        config_in(Program::Snapshotter, "--node-deployment --resync-period=1h", &on_node);
+    assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
+    refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
+    refused(Program::Snapshotter, "--node-deployment --leader-election", "exclude each other");
+}
+
+/// sidecars.md 1.6 "Modes", "Node watcher"
+#[test]
+fn a_health_monitors_manifest() {
+    let program = Program::HealthMonitor;
+    let default = config(program, "").health_monitor;
+    assert_eq!((default.pace.workers, default.pace.timeout), (10, s(15)));
+    assert_eq!((default.monitor_interval, default.list_volumes_interval), (s(60), s(300)));
+    assert!(!default.node_watcher);
+    let line = "--v=5 --monitor-interval=30s --list-volumes-interval=2m --enable-node-watcher=true \
+                --worker-threads=4 --node-list-add-interval=1m --volume-list-add-interval=1m --resync=1m";
+    let (config, warnings) = config_in(program, line, &environment());
+    let monitor = config.health_monitor;
+    assert_eq!((monitor.monitor_interval, monitor.list_volumes_interval), (s(30), s(120)));
+    assert!(monitor.node_watcher && monitor.pace.workers == 4);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    refused(program, "--monitor-interval=0s", "monitor-interval");
 }
 
 /// sidecars.md 1.1 "PV / volume name", "fsType", "extra-create-metadata", "Topology", "Volume-mode change"

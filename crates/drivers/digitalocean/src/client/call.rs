@@ -1,0 +1,113 @@
+//! One call: what is sent, and whether it may be sent twice.
+
+use http::Method;
+use serde::Serialize;
+
+use super::error::{ApiError, CallName, Kind};
+use super::retry::Repeat;
+
+/// A call that can be sent, perhaps more than once.
+#[derive(Debug)]
+pub(crate) struct Call {
+    pub(crate) name: CallName,
+    pub(crate) query: Vec<(&'static str, String)>,
+    pub(crate) body: Option<Vec<u8>>,
+    pub(crate) repeat: Repeat,
+    /// What makes it a call that cannot be sent.
+    fault: Option<(Kind, String)>,
+}
+
+impl Call {
+    pub(crate) fn get<const N: usize>(path: [&str; N]) -> Self {
+        Self::new(Method::GET, path, Repeat::Always)
+    }
+
+    pub(crate) fn delete<const N: usize>(path: [&str; N]) -> Self {
+        Self::new(Method::DELETE, path, Repeat::Always)
+    }
+
+    /// A POST has its effect each time, unless it is told to be [`Call::repeatable`].
+    pub(crate) fn post<const N: usize>(path: [&str; N], body: &impl Serialize) -> Self {
+        let mut call = Self::new(Method::POST, path, Repeat::WithoutEffect);
+        match serde_json::to_vec(body) {
+            Ok(body) => call.body = Some(body),
+            Err(error) => call.fault = Some((Kind::BadRequest, error.to_string())),
+        }
+        call
+    }
+
+    fn new<const N: usize>(method: Method, path: [&str; N], repeat: Repeat) -> Self {
+        // An empty name would turn a GET of one object into a list of all, and a DELETE into one of many.
+        let odd = path.iter().find(|part| !is_segment(part));
+        let fault = odd
+            .map(|part| (Kind::NotFound, format!("{part:?} cannot be a name in the API, so there is none")));
+        let name = CallName { method, path: format!("/v2/{}", path.join("/")) };
+        Self { name, query: Vec::new(), body: None, repeat, fault }
+    }
+
+    pub(crate) fn query(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.query.push((name, value.into()));
+        self
+    }
+
+    pub(crate) fn repeatable(mut self) -> Self {
+        self.repeat = Repeat::Always;
+        self
+    }
+
+    /// The path with its query, beneath the URL's own path.
+    pub(crate) fn target(&self) -> Result<String, ApiError> {
+        if let Some((kind, fault)) = &self.fault {
+            return Err(ApiError::local(&self.name, *kind, false, fault.clone()));
+        }
+        let mut target = self.name.path.clone();
+        for (position, (name, value)) in self.query.iter().enumerate() {
+            target.push(if position == 0 { '?' } else { '&' });
+            target.push_str(name);
+            target.push('=');
+            encode(value, &mut target);
+        }
+        Ok(target)
+    }
+}
+
+/// Whether the text is one segment of a path and nothing else. Ids are UUIDs and numbers, tags have a colon.
+fn is_segment(text: &str) -> bool {
+    !matches!(text, "" | "." | "..")
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte))
+}
+
+fn encode(value: &str, into: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    for byte in value.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            into.push(byte.into());
+        } else {
+            into.push('%');
+            into.push(HEX[usize::from(byte >> 4)].into());
+            into.push(HEX[usize::from(byte & 15)].into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets() {
+        let call = Call::get(["volumes"]).query("name", "a b&c").query("region", "nyc3");
+        assert_eq!(call.target().unwrap(), "/v2/volumes?name=a%20b%26c&region=nyc3");
+        assert_eq!(call.name.to_string(), "GET /v2/volumes");
+        let call = Call::post(["tags", "k8s:one", "resources"], &());
+        assert_eq!(call.target().unwrap(), "/v2/tags/k8s:one/resources");
+    }
+
+    #[test]
+    fn what_is_no_name_is_never_sent() {
+        for id in ["", ".", "..", "a/b", "a?b", "a#b", "a%2fb", "a b", "ä", "a\n"] {
+            let error = Call::delete(["volumes", id]).target().unwrap_err();
+            assert_eq!((error.kind(), error.uncertain()), (Kind::NotFound, false), "{id:?}");
+        }
+    }
+}

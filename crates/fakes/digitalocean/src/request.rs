@@ -1,0 +1,119 @@
+//! A request, taken apart.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::answer::Answer;
+
+/// A request as the rules see it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Request {
+    /// In capitals.
+    pub(crate) method: String,
+    /// Without the query.
+    pub(crate) path: String,
+    /// As it came, without the question mark.
+    pub(crate) query: String,
+    pub(crate) body: Vec<u8>,
+    /// Scheme and host, for links: the client's own name for us.
+    pub(crate) base: String,
+}
+
+impl Request {
+    /// The path between slashes, each part decoded; a slash at the end makes no difference.
+    pub(crate) fn parts(&self) -> Vec<String> {
+        self.path.split('/').filter(|part| !part.is_empty()).map(decode).collect()
+    }
+
+    /// The query's names and values, decoded.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        let pairs = self.query.split('&').filter(|pair| !pair.is_empty());
+        pairs
+            .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+            .map(|(name, value)| (decode(&name.replace('+', " ")), decode(&value.replace('+', " "))))
+            .collect()
+    }
+
+    /// A value of the query; empty is as if it were not there.
+    pub(crate) fn param(&self, name: &str) -> Option<String> {
+        self.pairs().into_iter().find(|(found, value)| found == name && !value.is_empty()).map(|(_, v)| v)
+    }
+
+    /// The body as what the request needs; what is not such JSON is refused.
+    pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Answer> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Answer::error(400, &format!("The body could not be understood: {error}.")))
+    }
+
+    /// The `type` of the action that is asked for, if any is.
+    pub(crate) fn action(&self) -> Option<String> {
+        #[derive(Deserialize)]
+        struct Typed {
+            #[serde(rename = "type")]
+            kind: Option<String>,
+        }
+        let posts = self.method == "POST" && self.path.trim_end_matches('/').ends_with("/actions");
+        posts.then(|| serde_json::from_slice::<Typed>(&self.body).ok()?.kind).flatten()
+    }
+}
+
+/// Percent-decoding; what is not well encoded stays as it is.
+pub(crate) fn decode(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let mut decoded = Vec::with_capacity(bytes.len());
+    let mut i = 0;
+    while i < bytes.len() {
+        let hex = (bytes[i] == b'%').then(|| bytes.get(i + 1..i + 3)).flatten();
+        match hex.and_then(|hex| u8::from_str_radix(str::from_utf8(hex).ok()?, 16).ok()) {
+            Some(byte) => {
+                decoded.push(byte);
+                i += 3;
+            }
+            None => {
+                decoded.push(bytes[i]);
+                i += 1;
+            }
+        }
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+/// Percent-encoding of all but the unreserved characters.
+pub(crate) fn encode(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_apart() {
+        let request = Request {
+            method: "POST".into(),
+            path: "/v2/volumes/a%20b/actions/".into(),
+            query: "name=a%2Bb+c&region=&page=2&odd".into(),
+            body: br#"{"type":"attach","droplet_id":1}"#.into(),
+            base: String::new(),
+        };
+        assert_eq!(request.parts(), ["v2", "volumes", "a b", "actions"]);
+        assert_eq!(request.param("name").as_deref(), Some("a+b c"));
+        assert_eq!(request.param("region"), None);
+        assert_eq!(request.param("page").as_deref(), Some("2"));
+        assert_eq!(request.action().as_deref(), Some("attach"));
+        assert_eq!(request.json::<Vec<u8>>().unwrap_err().status, 400);
+        assert_eq!(Request { method: "GET".into(), ..request }.action(), None);
+    }
+
+    #[test]
+    fn encoding() {
+        for (text, decoded) in [("a%20b", "a b"), ("%", "%"), ("%zz", "%zz"), ("%C3%A4", "ä"), ("%2", "%2")]
+        {
+            assert_eq!(decode(text), decoded);
+        }
+        assert_eq!(encode("a b/ä&="), "a%20b%2F%C3%A4%26%3D");
+    }
+}
