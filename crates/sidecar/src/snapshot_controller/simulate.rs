@@ -213,17 +213,12 @@ impl Simulation {
             if annotated(names::BEING_CREATED) {
                 // The driver ends what it was asked for.
                 self.world.edit(Kind::Content, name, |content| {
-                    content["metadata"]["annotations"].as_object_mut().unwrap().remove(names::BEING_CREATED);
+                    is_created(content);
                     content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": true});
                 });
             } else if annotated(names::BEING_DELETED) || !is_bound {
-                if text(&content, "/spec/deletionPolicy") == "Delete" {
-                    self.physical.remove(name);
-                }
-                if text(&content, "/spec/deletionPolicy") == "Retain" {
-                    // It is the administrator's from here on.
-                    self.physical.remove(name);
-                }
+                // With Delete the driver deletes it, with Retain it is the administrator's from here on.
+                self.physical.remove(name);
                 let meta = of::<VolumeSnapshotContent>(&content).metadata;
                 if let Some(patch) = patch::remove_finalizer(&meta, names::CONTENT_PROTECTION) {
                     self.world.edit(Kind::Content, name, |content| {
@@ -242,9 +237,7 @@ impl Simulation {
                 });
             }
             None => self.world.edit(Kind::Content, name, |content| {
-                if let Some(annotations) = content["metadata"]["annotations"].as_object_mut() {
-                    annotations.remove(names::BEING_CREATED);
-                }
+                is_created(content);
                 content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": !dynamic});
             }),
             Some(Value::Bool(false)) => {
@@ -386,7 +379,7 @@ impl Simulation {
 
     fn let_go(&mut self, name: &str) {
         self.world.edit(Kind::Claim, name, |claim| {
-            if let Some(list) = claim["metadata"]["finalizers"].as_array_mut() {
+            if let Some(list) = claim.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
                 list.retain(|finalizer| finalizer != names::CLAIM_PROTECTION);
             }
         });
@@ -554,6 +547,13 @@ impl Simulation {
             (false, _) => Err(Trouble::Left(self.world.left())),
             (true, false) => Err(Trouble::Leaked(self.physical)),
         }
+    }
+}
+
+/// The driver has answered.
+fn is_created(content: &mut Value) {
+    if let Some(annotations) = content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
+        annotations.remove(names::BEING_CREATED);
     }
 }
 
