@@ -2,7 +2,7 @@
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
 //! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`] and the
-//! [`health_monitor`].
+//! [`health_monitor`]. Beside a driver, [`snapshot_metadata`] serves its changed blocks to backup programs.
 
 pub mod attacher;
 mod attempts;
@@ -18,6 +18,7 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 mod secret;
+pub mod snapshot_metadata;
 mod work;
 
 pub use work::Pace;

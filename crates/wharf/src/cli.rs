@@ -2,10 +2,12 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::backup::{self, BackupArgs};
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs};
+use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
 
 /// Kubernetes CSI storage in one binary.
 #[derive(Debug, Parser)]
@@ -49,16 +51,18 @@ pub(crate) enum LogFormat {
 enum Command {
     Driver(DriverArgs),
     Sidecar(Box<SidecarArgs>),
+    SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
     Csi(CsiArgs),
+    Backup(Box<BackupArgs>),
 }
 
 impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) | Command::Sidecar(_) => "info",
-            Command::Local(_) | Command::Csi(_) => "warn",
+            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotMetadata(_) => "info",
+            Command::Local(_) | Command::Csi(_) | Command::Backup(_) => "warn",
         }
     }
 
@@ -67,8 +71,10 @@ impl Cli {
         match self.command {
             Command::Driver(args) => driver::run(args).await,
             Command::Sidecar(args) => sidecar::run(*args).await,
+            Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
+            Command::Backup(args) => backup::run(*args).await,
         }
     }
 }

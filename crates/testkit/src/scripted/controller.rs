@@ -342,7 +342,6 @@ impl Controller for Script {
         })
         .await
     }
-
 }
 
 impl Script {

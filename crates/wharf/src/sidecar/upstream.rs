@@ -10,6 +10,7 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_metadata;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -33,6 +34,7 @@ pub(crate) enum Program {
     Attacher,
     Resizer,
     HealthMonitor,
+    SnapshotMetadata,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -51,6 +53,8 @@ pub(crate) enum Asked {
 pub(crate) enum Work {
     /// Roles of the sidecar.
     Sidecar(Box<Sidecar>),
+    /// The snapshot metadata service.
+    SnapshotMetadata(Box<wharf_sidecar::snapshot_metadata::Config>),
     /// One of the modes of the old driver-registrar.
     Legacy(legacy::Config),
 }
@@ -72,6 +76,7 @@ impl Program {
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
+            "csi-snapshot-metadata" => Some(Self::SnapshotMetadata),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -99,6 +104,9 @@ impl Program {
                 Self::HealthMonitor => {
                     Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
                 }
+                Self::SnapshotMetadata => {
+                    Work::SnapshotMetadata(Box::new(snapshot_metadata::asked(&given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -116,6 +124,7 @@ impl Program {
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
+            Self::SnapshotMetadata => "csi-snapshot-metadata",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -128,6 +137,7 @@ impl Program {
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

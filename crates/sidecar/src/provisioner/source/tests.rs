@@ -11,6 +11,7 @@ const RESTORE: Capabilities = Capabilities {
     // The rest plays no part here.
     controller_service: true,
     topology: false,
+    snapshot_metadata: false,
     create_delete_volume: true,
     publish_unpublish_volume: false,
     publish_readonly: false,
