@@ -79,8 +79,14 @@ pub trait Publishing: Send + Sync + 'static {
 /// EXPAND_VOLUME of the controller.
 #[async_trait]
 pub trait Expansion: Send + Sync + 'static {
-    /// Grows a volume to at least `size.required`; large enough already is success. Never shrinks.
-    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError>;
+    /// Grows a volume to at least `size.required`; large enough already is success. Never shrinks. How it is used
+    /// is told by some callers only.
+    async fn expand(
+        &self,
+        id: &str,
+        size: SizeRange,
+        used_as: Option<&Capability>,
+    ) -> Result<Expanded, ExpandError>;
     /// Whether volumes may grow while they are in use (ONLINE), or only while they are not (OFFLINE).
     fn online(&self) -> bool;
 }

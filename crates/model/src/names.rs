@@ -159,6 +159,8 @@ pub enum LeaseRole {
     Attacher,
     /// external-resizer.
     Resizer,
+    /// csi-snapshotter.
+    Snapshotter,
     /// external-health-monitor-controller.
     HealthMonitor,
 }
@@ -170,6 +172,7 @@ impl LeaseRole {
             Self::Provisioner => sanitised(driver),
             Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
             Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
+            Self::Snapshotter => sanitised(&format!("external-snapshotter-leader-{driver}")),
             Self::HealthMonitor => sanitised(&format!("external-health-monitor-leader-{driver}")),
         }
     }
@@ -275,6 +278,8 @@ mod tests {
             assert_eq!(LeaseRole::Provisioner.lease_name(driver), provisioner);
             assert_eq!(LeaseRole::Attacher.lease_name(driver), attacher);
             assert_eq!(LeaseRole::Resizer.lease_name(driver), resizer);
+            let snapshotter = format!("external-snapshotter-leader-{provisioner}");
+            assert_eq!(LeaseRole::Snapshotter.lease_name(driver), snapshotter);
         }
         let monitor = LeaseRole::HealthMonitor.lease_name("hostpath.csi.k8s.io");
         assert_eq!(monitor, "external-health-monitor-leader-hostpath-csi-k8s-io");

@@ -23,7 +23,7 @@ use crate::context::{Context, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::work::Gate;
-use crate::{attacher, health_monitor, provisioner, resizer};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -39,13 +39,16 @@ pub enum Role {
     Attacher,
     /// Expands and modifies volumes.
     Resizer,
+    /// Takes and deletes snapshots.
+    Snapshotter,
     /// Tells what is wrong with volumes.
     HealthMonitor,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Provisioner, Self::Attacher, Self::Resizer, Self::HealthMonitor];
+    pub const ALL: [Self; 5] =
+        [Self::Provisioner, Self::Attacher, Self::Resizer, Self::Snapshotter, Self::HealthMonitor];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -53,6 +56,7 @@ impl Role {
             Self::Provisioner => "provisioner",
             Self::Attacher => "attacher",
             Self::Resizer => "resizer",
+            Self::Snapshotter => "snapshotter",
             Self::HealthMonitor => "health-monitor",
         }
     }
@@ -62,6 +66,7 @@ impl Role {
             Self::Provisioner => LeaseRole::Provisioner,
             Self::Attacher => LeaseRole::Attacher,
             Self::Resizer => LeaseRole::Resizer,
+            Self::Snapshotter => LeaseRole::Snapshotter,
             Self::HealthMonitor => LeaseRole::HealthMonitor,
         }
     }
@@ -72,6 +77,7 @@ impl Role {
             Self::Provisioner => format!("{driver}_{identity}"),
             Self::Attacher => format!("external-attacher {driver}"),
             Self::Resizer => format!("external-resizer {driver}"),
+            Self::Snapshotter => format!("csi-snapshotter {driver}"),
             Self::HealthMonitor => format!("csi-pv-monitor-controller-{driver}"),
         }
     }
@@ -88,6 +94,9 @@ pub fn called_for(can: &Capabilities) -> BTreeSet<Role> {
     }
     if can.controller_service && (can.expand_volume || can.node_expand_volume || can.modify_volume) {
         roles.insert(Role::Resizer);
+    }
+    if can.controller_service && can.create_delete_snapshot {
+        roles.insert(Role::Snapshotter);
     }
     if health_monitor::Asks::of(can).is_some() {
         roles.insert(Role::HealthMonitor);
@@ -118,6 +127,8 @@ pub struct Config {
     pub attacher: attacher::Settings,
     /// The resizer's.
     pub resizer: resizer::Settings,
+    /// The snapshotter's.
+    pub snapshotter: snapshotter::Settings,
     /// The health monitor's.
     pub health_monitor: health_monitor::Settings,
 }
@@ -326,6 +337,7 @@ impl Controller {
                     Role::Provisioner => provisioner::run(context, config.provisioner.clone()).await,
                     Role::Attacher => attacher::run(context, config.attacher.clone()).await,
                     Role::Resizer => resizer::run(context, config.resizer.clone()).await,
+                    Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
                     Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
                 }
                 events.flush(FLUSH).await;
@@ -360,6 +372,7 @@ mod tests {
             (Capabilities { expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { node_expand_volume: true, ..controller }, &[Role::Resizer]),
             (Capabilities { modify_volume: true, ..controller }, &[Role::Resizer]),
+            (Capabilities { create_delete_snapshot: true, ..controller }, &[Role::Snapshotter]),
             (Capabilities { list_volume_health: true, ..controller }, &[Role::HealthMonitor]),
         ] {
             assert_eq!(called_for(&can), roles.iter().copied().collect(), "{can:?}");

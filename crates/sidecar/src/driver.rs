@@ -8,6 +8,8 @@ use tokio::time::{Instant, sleep};
 use tonic::{Code, Response, Status};
 use wharf_csi::v1::controller_client::ControllerClient;
 use wharf_csi::v1::controller_service_capability::{self, rpc::Type as ControllerRpc};
+use wharf_csi::v1::group_controller_client::GroupControllerClient;
+use wharf_csi::v1::group_controller_service_capability::{self, rpc::Type as GroupRpc};
 use wharf_csi::v1::node_service_capability::{self, rpc::Type as NodeRpc};
 use wharf_csi::v1::plugin_capability::{self, service::Type as PluginService};
 use wharf_csi::{Calls, Client, v1};
@@ -37,6 +39,8 @@ pub struct DriverInfo {
 pub struct Capabilities {
     /// CONTROLLER_SERVICE of the plugin.
     pub controller_service: bool,
+    /// GROUP_CONTROLLER_SERVICE of the plugin.
+    pub group_controller_service: bool,
     /// VOLUME_ACCESSIBILITY_CONSTRAINTS of the plugin.
     pub topology: bool,
     /// SNAPSHOT_METADATA_SERVICE of the plugin.
@@ -55,6 +59,12 @@ pub struct Capabilities {
     pub get_capacity: bool,
     /// CREATE_DELETE_SNAPSHOT.
     pub create_delete_snapshot: bool,
+    /// LIST_SNAPSHOTS.
+    pub list_snapshots: bool,
+    /// GET_SNAPSHOT.
+    pub get_snapshot: bool,
+    /// CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT of the group controller.
+    pub group_snapshot: bool,
     /// CLONE_VOLUME.
     pub clone_volume: bool,
     /// EXPAND_VOLUME of the controller.
@@ -81,6 +91,7 @@ impl Capabilities {
             let Some(plugin_capability::Type::Service(service)) = &capability.r#type else { continue };
             match service.r#type() {
                 PluginService::ControllerService => self.controller_service = true,
+                PluginService::GroupControllerService => self.group_controller_service = true,
                 PluginService::VolumeAccessibilityConstraints => self.topology = true,
                 PluginService::SnapshotMetadataService => self.snapshot_metadata = true,
                 _ => {}
@@ -99,6 +110,8 @@ impl Capabilities {
                 ControllerRpc::ListVolumesPublishedNodes => self.list_volumes_published_nodes = true,
                 ControllerRpc::GetCapacity => self.get_capacity = true,
                 ControllerRpc::CreateDeleteSnapshot => self.create_delete_snapshot = true,
+                ControllerRpc::ListSnapshots => self.list_snapshots = true,
+                ControllerRpc::GetSnapshot => self.get_snapshot = true,
                 ControllerRpc::CloneVolume => self.clone_volume = true,
                 ControllerRpc::ExpandVolume => self.expand_volume = true,
                 ControllerRpc::ModifyVolume => self.modify_volume = true,
@@ -108,6 +121,17 @@ impl Capabilities {
                 ControllerRpc::ListVolumeHealth => self.list_volume_health = true,
                 ControllerRpc::SingleNodeMultiWriter => self.single_node_multi_writer = true,
                 _ => {}
+            }
+        }
+    }
+
+    fn add_group_controller(&mut self, capabilities: &[v1::GroupControllerServiceCapability]) {
+        for capability in capabilities {
+            let Some(group_controller_service_capability::Type::Rpc(rpc)) = &capability.r#type else {
+                continue;
+            };
+            if rpc.r#type() == GroupRpc::CreateDeleteGetVolumeGroupSnapshot {
+                self.group_snapshot = true;
             }
         }
     }
@@ -184,6 +208,20 @@ impl Driver {
         let client = self.client.with_deadline(deadline);
         counted(&self.metrics, "Controller", method, call(client.controller())).await
     }
+
+    /// The same of the GroupController service.
+    pub(crate) async fn group_controller<T, F>(
+        &self,
+        method: &'static str,
+        deadline: Duration,
+        call: impl FnOnce(GroupControllerClient<Calls>) -> F,
+    ) -> Result<T, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let client = self.client.with_deadline(deadline);
+        counted(&self.metrics, "GroupController", method, call(client.group_controller())).await
+    }
 }
 
 /// A refusal as Go prints it, which is how upstream's events quote drivers. Without the secrets of the call.
@@ -230,6 +268,14 @@ async fn ask(client: &Client, metrics: &Metrics, on_this_node: bool) -> Result<D
         let call = controller.controller_get_capabilities(v1::ControllerGetCapabilitiesRequest {});
         let told = counted(metrics, "Controller", "ControllerGetCapabilities", call).await?;
         can.add_controller(&told.capabilities);
+    }
+    if can.group_controller_service {
+        let mut groups = client.group_controller();
+        let request = v1::GroupControllerGetCapabilitiesRequest {};
+        let call = groups.group_controller_get_capabilities(request);
+        let method = "GroupControllerGetCapabilities";
+        let told = counted(metrics, "GroupController", method, call).await?;
+        can.add_group_controller(&told.capabilities);
     }
     let mut node = client.node();
     let call = node.node_get_capabilities(v1::NodeGetCapabilitiesRequest {});

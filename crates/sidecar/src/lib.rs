@@ -1,8 +1,9 @@
 //! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
-//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`] and the
-//! [`health_monitor`]. Beside a driver, [`snapshot_metadata`] serves its changed blocks to backup programs.
+//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
+//! [`snapshotter`] and the [`health_monitor`]. Beside a driver, [`snapshot_metadata`] serves its changed blocks to
+//! backup programs.
 
 pub mod attacher;
 mod attempts;
@@ -19,6 +20,7 @@ pub mod registrar;
 pub mod resizer;
 mod secret;
 pub mod snapshot_metadata;
+pub mod snapshotter;
 mod work;
 
 pub use work::Pace;

@@ -5,6 +5,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::backup::{self, BackupArgs};
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
+use crate::fake::{self, FakeArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs};
 use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
@@ -55,13 +56,16 @@ enum Command {
     Local(LocalArgs),
     Csi(CsiArgs),
     Backup(Box<BackupArgs>),
+    Fake(FakeArgs),
 }
 
 impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotMetadata(_) => "info",
+            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotMetadata(_) | Command::Fake(_) => {
+                "info"
+            }
             Command::Local(_) | Command::Csi(_) | Command::Backup(_) => "warn",
         }
     }
@@ -75,6 +79,7 @@ impl Cli {
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
             Command::Backup(args) => backup::run(*args).await,
+            Command::Fake(args) => fake::run(args).await,
         }
     }
 }

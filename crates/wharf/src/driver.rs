@@ -1,5 +1,6 @@
 //! `wharf driver …`: run a CSI driver until it is told to stop.
 
+mod digitalocean;
 mod local;
 
 use clap::{Args, Subcommand};
@@ -14,10 +15,12 @@ pub(crate) struct DriverArgs {
 #[derive(Debug, Subcommand)]
 enum Driver {
     Local(local::Args),
+    Digitalocean(Box<digitalocean::Args>),
 }
 
 pub(crate) async fn run(args: DriverArgs) -> anyhow::Result<()> {
     match args.driver {
         Driver::Local(args) => local::run(args).await,
+        Driver::Digitalocean(args) => digitalocean::run(*args).await,
     }
 }

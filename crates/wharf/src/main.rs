@@ -5,6 +5,7 @@ mod backup;
 mod cli;
 mod csi;
 mod driver;
+mod fake;
 mod local;
 mod log;
 mod output;

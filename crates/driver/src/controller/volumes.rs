@@ -152,7 +152,7 @@ impl ControllerService {
                         volume.id, volume.capacity
                     )));
                 }
-                let expanded = expansion.expand(&request.volume_id, size).await?;
+                let expanded = expansion.expand(&request.volume_id, size, capability.as_ref()).await?;
                 Ok(v1::ControllerExpandVolumeResponse {
                     capacity_bytes: wire::bytes(expanded.capacity),
                     node_expansion_required: expanded.node_expansion,

@@ -1,7 +1,7 @@
 //! The smallest block backend that keeps its promises: images in a directory, attached as loop devices, with
 //! a format record each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use wharf_driver::backend::{
     BackendError, Device, DeviceError, Devices, Format, FormatRecords, Health, HealthIssue, StageVolume,
-    StorageIssue,
+    StorageIssue, Trace,
 };
 use wharf_linux::{Beneath, Devices as _, FileId, Linux, LoopDevice, LoopOptions};
 
@@ -26,12 +26,20 @@ pub(crate) struct Entry {
 pub(crate) struct Images {
     dir: PathBuf,
     entries: Mutex<BTreeMap<String, Entry>>,
+    /// Volumes of which it has no note, as if another driver had attached them.
+    unknown: Mutex<BTreeSet<String>>,
     keeps_records: bool,
 }
 
+/// In the volume context: no file system is ever to be made.
+pub(crate) const NO_FORMAT: &str = "noformat";
+/// In the publish context: the volume's image.
+pub(crate) const IMAGE: &str = "image";
+
 impl Images {
     pub(crate) fn new(dir: &Path, keeps_records: bool) -> Self {
-        Self { dir: dir.to_owned(), entries: Mutex::default(), keeps_records }
+        let (entries, unknown) = (Mutex::default(), Mutex::default());
+        Self { dir: dir.to_owned(), entries, unknown, keeps_records }
     }
 
     pub(crate) fn image(&self, id: &str) -> PathBuf {
@@ -69,6 +77,11 @@ impl Images {
 
     pub(crate) fn format_of(&self, id: &str) -> Format {
         self.entries.lock().unwrap()[id].format.clone()
+    }
+
+    /// Forgets that the volume is attached.
+    pub(crate) fn lose_note(&self, id: &str) {
+        self.unknown.lock().unwrap().insert(id.to_owned());
     }
 
     pub(crate) fn forget(&self, id: &str) {
@@ -117,10 +130,30 @@ impl Devices for Images {
 
     async fn find(&self, id: &str) -> Result<Option<Device>, DeviceError> {
         let entry = self.entry(id)?;
+        if self.unknown.lock().unwrap().contains(id) {
+            return Ok(None);
+        }
         Ok(self.attached(id, &entry))
     }
 
+    async fn adopt(&self, id: &str, trace: Trace<'_>) -> Result<Option<Device>, DeviceError> {
+        let device = self.attached(id, &self.entry(id)?);
+        let device = device.filter(|device| match trace {
+            Trace::Mounted(shown) => shown == device.path,
+            Trace::Published(context) => context.get(IMAGE).is_some_and(|image| image == id),
+        });
+        if device.is_some() {
+            self.unknown.lock().unwrap().remove(id);
+        }
+        Ok(device)
+    }
+
+    fn never_formats(&self, volume: &StageVolume) -> bool {
+        volume.volume_context.contains_key(NO_FORMAT)
+    }
+
     async fn detach(&self, id: &str) -> Result<(), DeviceError> {
+        self.unknown.lock().unwrap().remove(id);
         match self.device(id) {
             Some(device) => Linux::new().loop_detach(&device.path).map_err(failed),
             None => Ok(()),

@@ -11,3 +11,4 @@ mod publish;
 mod share;
 mod stage;
 mod support;
+mod takeover;

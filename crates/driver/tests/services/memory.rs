@@ -218,7 +218,12 @@ impl Publishing for Memory {
 
 #[async_trait]
 impl Expansion for Memory {
-    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError> {
+    async fn expand(
+        &self,
+        id: &str,
+        size: SizeRange,
+        _used_as: Option<&Capability>,
+    ) -> Result<Expanded, ExpandError> {
         let mut state = self.state();
         let volume = state.volumes.get_mut(id).ok_or_else(|| ExpandError::NotFound(id.to_owned()))?;
         let wanted = SizeRange { required: size.required.max(volume.capacity), ..size };

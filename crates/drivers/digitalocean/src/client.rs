@@ -27,8 +27,9 @@ use wire::Wire;
 pub use error::{ApiError, Kind, Refused};
 pub use token::{Token, TokenError};
 
-pub(crate) use wire::WireError;
-pub(crate) use wire::get_text;
+#[cfg(test)]
+pub(crate) use error::{CallName, classify};
+pub(crate) use wire::{WireError, get_text};
 
 /// Where DigitalOcean is.
 pub const DEFAULT_URL: &str = "https://api.digitalocean.com/";
@@ -118,6 +119,20 @@ impl Client {
             account: Account,
         }
         Ok(self.read::<Answer>(Call::get(["account"])).await?.account)
+    }
+
+    /// How many volumes the account has in all regions.
+    pub async fn volume_count(&self) -> Result<u64, ApiError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            meta: Meta,
+        }
+        #[derive(Deserialize)]
+        struct Meta {
+            total: u64,
+        }
+        let call = Call::get(["volumes"]).query("page", "1").query("per_page", "1");
+        Ok(self.read::<Answer>(call).await?.meta.total)
     }
 
     /// One volume.

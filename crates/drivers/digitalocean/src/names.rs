@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use sha2::{Digest as _, Sha256};
 use wharf_driver::backend::Topology;
 
 /// The driver's name.
@@ -25,6 +26,22 @@ const NO_FORMAT: [&str; 3] = [
 
 /// What a device's link begins with, before the volume's name.
 pub(crate) const LINK_PREFIX: &str = "scsi-0DO_Volume_";
+
+/// The API's longest name of a volume.
+const LONGEST_NAME: usize = 64;
+
+/// What a volume is called at DigitalOcean: as CSI calls it, if it may be called so. Kubernetes' `pvc-…` always may.
+/// From any other name one is made that is always the same.
+pub(crate) fn volume_name(name: &str) -> String {
+    let begins = name.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
+    let plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if begins && plain && name.len() <= LONGEST_NAME && !name.ends_with('-') {
+        return name.to_owned();
+    }
+    let digest = Sha256::digest(name.as_bytes());
+    let hex: String = digest.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
+    format!("volume-{hex}")
+}
 
 /// A droplet or volume of this region.
 pub(crate) fn topology_of(region: &str) -> Topology {
@@ -54,6 +71,19 @@ pub(crate) fn never_formats(context: &BTreeMap<String, String>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_the_api_s() {
+        for name in ["pvc-0a1b2c3d-1111-2222-3333-444455556666", "a", &"x".repeat(64)] {
+            assert_eq!(volume_name(name), name);
+        }
+        let odd = ["", "1a", "-a", "a-", "A", "a_b", "a.b", "ä", "a b", &"x".repeat(65), &"x".repeat(66)];
+        let made: std::collections::BTreeSet<String> = odd.iter().map(|name| volume_name(name)).collect();
+        assert_eq!(made.len(), odd.len(), "each has its own");
+        for name in &made {
+            assert_eq!(volume_name(name), *name, "and that is one that may be");
+        }
+    }
 
     /// B7: the key of the existing driver's own example did nothing.
     #[test]

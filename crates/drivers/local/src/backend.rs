@@ -101,7 +101,12 @@ impl Publishing for LocalBackend {
 
 #[async_trait]
 impl Expansion for LocalBackend {
-    async fn expand(&self, id: &str, size: SizeRange) -> Result<Expanded, ExpandError> {
+    async fn expand(
+        &self,
+        id: &str,
+        size: SizeRange,
+        _used_as: Option<&Capability>,
+    ) -> Result<Expanded, ExpandError> {
         let id = id.to_owned();
         self.run(move |pool| pool.expand(&id, size)).await
     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 use crate::answer::Answer;
+use crate::devices::{Devices, DevicesError};
 use crate::faults::{Faults, What};
 use crate::knobs::Knobs;
 use crate::limits::{Verdict, Window};
@@ -14,16 +15,32 @@ use crate::requests::Log;
 use crate::rules::{self, Room};
 use crate::state::State;
 use crate::store::{Store, StoreError};
-use crate::time::Clock;
+use crate::time::{Clock, Millis};
 
 /// What is shared by all connections.
 pub(crate) struct Cloud {
     pub(crate) clock: Clock,
     inside: Mutex<Inside>,
     /// Held by whoever changes files, so that they follow the state in its order.
-    disk: tokio::sync::Mutex<Option<Arc<Store>>>,
+    disk: tokio::sync::Mutex<Disk>,
     /// Something changed: the next thing may be due sooner.
     pub(crate) changed: Notify,
+}
+
+/// Where the state is kept, and where volumes are real.
+#[derive(Clone, Default)]
+pub(crate) struct Disk {
+    pub(crate) store: Option<Arc<Store>>,
+    pub(crate) devices: Option<Arc<Mutex<Devices>>>,
+}
+
+/// What went wrong with files or devices.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DiskError {
+    #[error(transparent)]
+    State(#[from] StoreError),
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
 }
 
 /// What needs the lock.
@@ -69,18 +86,17 @@ impl Tokens {
 }
 
 impl Cloud {
-    pub(crate) fn new(inside: Inside, store: Option<Store>) -> Self {
+    pub(crate) fn new(inside: Inside, disk: Disk) -> Self {
         Self {
             clock: Clock::default(),
             inside: Mutex::new(inside),
-            disk: tokio::sync::Mutex::new(store.map(Arc::new)),
+            disk: tokio::sync::Mutex::new(disk),
             changed: Notify::new(),
         }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inside> {
-        // Plain data: a panic elsewhere leaves it as good as it was.
-        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.inside)
     }
 
     /// Changes the state by hand.
@@ -107,27 +123,57 @@ impl Cloud {
             return self.lock().serve(request, token, fault, self.clock.now());
         }
         let disk = self.disk.lock().await;
-        let (answer, verdict) = self.lock().serve(request, token, fault, self.clock.now());
-        let answer = match self.save(&disk).await {
-            Ok(()) => answer,
-            Err(error) => {
-                tracing::error!(%error, "the state was not saved");
-                Answer::error(500, "Server Error")
-            }
-        };
+        let (mut answer, verdict) = self.lock().serve(request, token, fault, self.clock.now());
+        if let Err(error) = self.keep(&disk, answer.copy.take()).await {
+            tracing::error!(%error, method = request.method, path = request.path, "not kept");
+            answer = Answer::error(500, "Server Error");
+        }
         drop(disk);
         self.changed.notify_waiters();
         (answer, verdict)
     }
 
-    /// Makes happen what is due, and keeps it.
-    pub(crate) async fn settle(&self) -> Result<(), StoreError> {
-        let disk = self.disk.lock().await;
-        self.lock().advance(self.clock.now());
-        self.save(&disk).await
+    /// Makes durable what a request did.
+    async fn keep(&self, disk: &Disk, copy: Option<(String, String)>) -> Result<(), DiskError> {
+        if let (Some((from, to)), Some(devices)) = (copy, disk.devices.clone()) {
+            let target = to.clone();
+            let copied = blocking(move || locked(&devices).copy(&from, &to)).await;
+            if copied.is_err() {
+                // Not half of it: the volume or snapshot was not made.
+                let mut inside = self.lock();
+                inside.state.volumes.remove(&target);
+                inside.state.snapshots.remove(&target);
+            }
+            copied?;
+        }
+        self.save(disk).await
     }
 
-    async fn save(&self, disk: &Option<Arc<Store>>) -> Result<(), StoreError> {
+    /// Makes happen what is due, keeps it, and brings devices about; tells when to come back.
+    pub(crate) async fn settle(self: &Arc<Self>) -> Result<Option<Millis>, DiskError> {
+        let devices = {
+            let disk = self.disk.lock().await;
+            self.lock().advance(self.clock.now());
+            self.save(&disk).await?;
+            disk.devices.clone()
+        };
+        let due = self.lock().state.next_due();
+        let Some(devices) = devices else { return Ok(due) };
+        let cloud = self.clone();
+        let next = blocking(move || {
+            // Their lock comes first: a snapshot that was copied before is then in the state that is followed, and
+            // its bytes are not taken for nobody's.
+            let mut devices = locked(&devices);
+            let (state, knobs) = {
+                let inside = cloud.lock();
+                (inside.state.clone(), inside.knobs.clone())
+            };
+            devices.follow(&state, &knobs, cloud.clock.now())
+        });
+        Ok(due.into_iter().chain(next.await?).min())
+    }
+
+    async fn save(&self, disk: &Disk) -> Result<(), DiskError> {
         let state = {
             let mut inside = self.lock();
             if !std::mem::take(&mut inside.unsaved) {
@@ -135,13 +181,18 @@ impl Cloud {
             }
             inside.state.clone()
         };
-        let Some(store) = disk.clone() else { return Ok(()) };
+        let Some(store) = disk.store.clone() else { return Ok(()) };
         let saved = blocking(move || store.save(&state)).await;
         if saved.is_err() {
             self.lock().unsaved = true;
         }
-        saved
+        Ok(saved?)
     }
+}
+
+/// Plain data and handles: a panic elsewhere leaves them as good as they were.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs what blocks on a thread for that.
@@ -161,7 +212,7 @@ impl Inside {
         Self { state, knobs, faults, tokens, log: Log::default(), windows: HashMap::new(), unsaved: true }
     }
 
-    fn advance(&mut self, now: i64) {
+    fn advance(&mut self, now: Millis) {
         self.unsaved |= self.state.advance(now);
     }
 
@@ -170,7 +221,7 @@ impl Inside {
         request: &Request,
         token: Option<&str>,
         fault: Option<&What>,
-        now: i64,
+        now: Millis,
     ) -> (Answer, Option<Verdict>) {
         self.advance(now);
         let Some(token) = token.filter(|token| self.tokens.lets_in(token)) else {

@@ -1,13 +1,14 @@
 //! A fake that runs: in the process of a test, or as a program.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::cloud::{Cloud, Inside, Tokens, blocking};
+use crate::cloud::{Cloud, Disk, DiskError, Inside, Tokens, blocking, locked};
+use crate::devices::{Devices, DevicesError};
 use crate::faults::{Fault, Faults};
 use crate::knobs::Knobs;
 use crate::options::{DropletOptions, Options};
@@ -23,6 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// A fake that runs until [`Fake::stop`]; dropped, it stops serving too.
 pub struct Fake {
     cloud: Arc<Cloud>,
+    devices: Option<Arc<Mutex<Devices>>>,
     api: SocketAddr,
     metadata: Vec<(u64, SocketAddr)>,
     stop: CancellationToken,
@@ -43,6 +45,12 @@ pub enum StartError {
     /// The state cannot be had.
     #[error(transparent)]
     State(#[from] StoreError),
+    /// Real devices need a place for their bytes.
+    #[error("volumes can be real only with a directory for the state")]
+    NoState,
+    /// Devices cannot be had.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
 }
 
 /// Why a fake did not stop well.
@@ -51,16 +59,31 @@ pub enum StopError {
     /// The state was not written.
     #[error(transparent)]
     State(#[from] StoreError),
+    /// A device or link is still there.
+    #[error(transparent)]
+    Devices(#[from] DevicesError),
+}
+
+impl From<DiskError> for StopError {
+    fn from(error: DiskError) -> Self {
+        match error {
+            DiskError::State(error) => Self::State(error),
+            DiskError::Devices(error) => Self::Devices(error),
+        }
+    }
 }
 
 impl Fake {
     /// Starts it on the runtime of the caller.
     pub async fn start(options: Options) -> Result<Self, StartError> {
-        let Options { listen, state, tokens, droplets, knobs, faults: given, attach_real: _ } = options;
-        let (store, mut state) = match state {
+        let Options { listen, state: root, tokens, droplets, knobs, faults: given, attach_real } = options;
+        if attach_real.is_some() && root.is_none() {
+            return Err(StartError::NoState);
+        }
+        let (store, mut state) = match root.clone() {
             Some(root) => {
                 let (store, state) = blocking(move || Store::open(&root)).await?;
-                (Some(store), state)
+                (Some(Arc::new(store)), state)
             }
             None => (None, State::default()),
         };
@@ -77,14 +100,22 @@ impl Fake {
             metadata.push((id, address(&listener, listen)?));
             listeners.push((listener, Side::Metadata(id)));
         }
+        let devices = match root.zip(attach_real) {
+            Some((root, links)) => {
+                let state = state.clone();
+                let devices = blocking(move || Devices::open(&root, &links, &state)).await?;
+                Some(Arc::new(Mutex::new(devices)))
+            }
+            None => None,
+        };
         let inside = Inside::new(state, knobs, faults, Tokens::new(tokens));
-        let cloud = Arc::new(Cloud::new(inside, store));
+        let cloud = Arc::new(Cloud::new(inside, Disk { store, devices: devices.clone() }));
         let stop = CancellationToken::new();
         let mut tasks = vec![tokio::spawn(go_on(cloud.clone(), stop.clone()))];
         for (listener, side) in listeners {
             tasks.push(tokio::spawn(server::serve(listener, cloud.clone(), side, stop.clone())));
         }
-        Ok(Self { cloud, api, metadata, stop, tasks })
+        Ok(Self { cloud, devices, api, metadata, stop, tasks })
     }
 
     /// The API's address, without a slash at its end.
@@ -96,6 +127,11 @@ impl Fake {
     pub fn metadata_url(&self, droplet: u64) -> Option<String> {
         let (_, address) = self.metadata.iter().find(|(id, _)| *id == droplet)?;
         Some(format!("http://{address}"))
+    }
+
+    /// The metadata services of all of them.
+    pub fn metadata_urls(&self) -> impl Iterator<Item = (u64, String)> {
+        self.metadata.iter().map(|(id, address)| (*id, format!("http://{address}")))
     }
 
     /// Adds a fault, and answers its number.
@@ -160,20 +196,32 @@ impl Fake {
         self.cloud.change(|_| {});
     }
 
-    /// Stops it: no more answers, the state is written.
+    /// Stops it: no more answers, the state is written, devices and links are gone. What is attached stays so in the
+    /// state, and is there again after the next start.
     pub async fn stop(mut self) -> Result<(), StopError> {
         self.stop.cancel();
         for task in self.tasks.drain(..) {
             // A task that panicked has said so; the state is still worth keeping.
             _ = task.await;
         }
-        Ok(self.cloud.settle().await?)
+        self.cloud.settle().await?;
+        if let Some(devices) = self.devices.take() {
+            let state = self.state();
+            blocking(move || locked(&devices).close(&state)).await?;
+        }
+        Ok(())
     }
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
         self.stop.cancel();
+        // A test that failed must not leave devices behind either; what is in use stays.
+        if let Some(devices) = self.devices.take()
+            && let Err(error) = locked(&devices).close(&self.state())
+        {
+            tracing::warn!(%error, "devices were left behind");
+        }
     }
 }
 
@@ -181,11 +229,11 @@ impl Drop for Fake {
 async fn go_on(cloud: Arc<Cloud>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let changed = cloud.changed.notified();
-        if let Err(error) = cloud.settle().await {
-            tracing::error!(%error, "the state was not saved");
-        }
-        let due = cloud.lock().state.next_due();
-        let wait = due.map_or(LOOK, |at| {
+        let next = cloud.settle().await.unwrap_or_else(|error| {
+            tracing::error!(%error, "not settled");
+            None
+        });
+        let wait = next.map_or(LOOK, |at| {
             Duration::from_millis((at - cloud.clock.now()).max(1).unsigned_abs()).min(LOOK)
         });
         tokio::select! {

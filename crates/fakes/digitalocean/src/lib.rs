@@ -20,6 +20,7 @@
 mod answer;
 mod cloud;
 mod control;
+mod devices;
 mod fake;
 mod faults;
 mod knobs;
@@ -36,6 +37,7 @@ mod state;
 mod store;
 mod time;
 
+pub use devices::DevicesError;
 pub use fake::{Fake, StartError, StopError};
 pub use faults::{Fault, What};
 pub use knobs::{Half, HalfAttached, Knobs};

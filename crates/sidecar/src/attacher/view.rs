@@ -234,7 +234,68 @@ pub(super) struct Failed {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    fn attachment(attacher: &str, node: &str, source: serde_json::Value) -> VolumeAttachment {
+        serde_json::from_value(json!({
+            "metadata": {"name": "a"},
+            "spec": {"attacher": attacher, "nodeName": node, "source": source},
+        }))
+        .unwrap()
+    }
+
+    /// Nobody waits for another volume, whatever the names; and all attachments of one volume are found.
+    #[test]
+    fn what_an_attachment_is_about() {
+        let inline = json!({"csi": {"driver": "d", "volumeHandle": "x"}});
+        for (source, subject, index, volume) in [
+            (json!({"persistentVolumeName": "x"}), Subject::Volume("x".into()), "volume/x", Some("x")),
+            (json!({"inlineVolumeSpec": inline}), Subject::Inline("x".into()), "inline/x", None),
+            (json!({"inlineVolumeSpec": {}}), Subject::Attachment("a".into()), "attachment/a", None),
+            (json!({}), Subject::Attachment("a".into()), "attachment/a", None),
+        ] {
+            let found = Subject::of(&attachment("d", "n", source));
+            assert_eq!((found.index().as_str(), found.volume()), (index, volume));
+            assert_eq!(found, subject);
+        }
+        assert_eq!((Subject::References.index().as_str(), Subject::References.volume()), ("", None));
+    }
+
+    /// sidecars.md 1.2 "Handler choice": the driver's own, and with node deployment those of the node.
+    #[test]
+    fn whose_an_attachment_is() {
+        for (node, attacher, on, ours) in [
+            (None, "d", "n", true),
+            (None, "e", "n", false),
+            (Some("n"), "d", "n", true),
+            (Some("n"), "d", "m", false),
+            (Some("n"), "e", "n", false),
+        ] {
+            let rules = Rules { driver: "d".into(), node: node.map(str::to_owned), ..Rules::default() };
+            assert_eq!(rules.owns(&attachment(attacher, on, json!({}))), ours, "{node:?} {attacher} {on}");
+        }
+    }
+
+    /// What was done is remembered of the same attachment, and what it makes void is forgotten.
+    #[test]
+    fn a_success_is_all_that_is_remembered() {
+        let published = Published { context: BTreeMap::new(), version: "7".into() };
+        let uid = || "u".to_owned();
+        let mut memory = Memory { uid: uid(), forced: Some("1".into()), ..Memory::default() };
+        memory.has_published(published.clone());
+        assert_eq!(memory, Memory { uid: uid(), published: Some(published), ..Memory::default() });
+        memory.has_unpublished();
+        assert_eq!(memory, Memory { uid: uid(), unpublished: true, ..Memory::default() });
+        memory.is_written();
+        assert_eq!(memory, Memory { uid: uid(), ..Memory::default() });
+        let failed = Failed { doing: Doing::Attach, message: "no".into(), code: None, again: Again::Soon };
+        memory.has_failed(failed, Backoff::default(), Time(0));
+        assert!(memory.failure.is_some());
+        memory.wake();
+        assert_eq!(memory, Memory { uid: uid(), ..Memory::default() });
+    }
 
     /// User pain 14: no volume that has become ready waits minutes, and no hopeless call is made every few
     /// seconds.

@@ -256,6 +256,14 @@ mod tests {
         }
     }
 
+    /// Metrics carry them, so that dashboards can.
+    #[test]
+    fn names_of_reasons() {
+        use Why::{First, NodeChanged, Refused, Renamed, Stale, Vanished};
+        let names = [First, Renamed, Vanished, Stale, NodeChanged, Refused].map(Why::name);
+        assert_eq!(names, ["first", "renamed", "vanished", "stale", "node-changed", "refused"]);
+    }
+
     /// sidecars.md 1.7 "Health": /healthz
     #[test]
     fn health_answers() {

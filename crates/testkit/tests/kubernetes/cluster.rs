@@ -1,5 +1,6 @@
 //! What only a real cluster shows, a file for each story.
 
+mod digitalocean;
 mod harness;
 mod health;
 mod hostpath;

@@ -9,7 +9,7 @@ use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::{Environment, parse_duration};
 use health::HealthArgs;
@@ -20,7 +20,7 @@ mod health;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Roles of the controller")]
 pub(super) struct RolesArgs {
-    /// Roles to run: provisioner, attacher, resizer, health-monitor [default: those that the driver's capabilities call for]
+    /// Roles to run: provisioner, attacher, resizer, snapshotter, health-monitor [default: those that the driver's capabilities call for]
     #[arg(long, value_name = "ROLE,…", value_delimiter = ',', value_parser = parse_role)]
     roles: Option<Vec<Role>>,
     /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
@@ -41,6 +41,8 @@ pub(super) struct RolesArgs {
     pace: PaceArgs,
     #[command(flatten)]
     volumes: VolumeArgs,
+    #[command(flatten)]
+    snapshots: SnapshotArgs,
     #[command(flatten)]
     health: HealthArgs,
     #[command(flatten)]
@@ -79,7 +81,7 @@ struct PaceArgs {
     /// How many objects each role works on at once
     #[arg(long, visible_alias = "workers", value_name = "N", default_value_t = 100)]
     worker_threads: usize,
-    /// How long a call to the driver may take [default: 15s to attach, 10s for the rest, 1s for its name]
+    /// How long a call to the driver may take [default: 15s to attach, 1m for snapshots, 10s for the rest, 1s for its name]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Pause after a first failure; it doubles with each further one
@@ -103,7 +105,7 @@ struct VolumeArgs {
     /// Digits of the claim's UID in a volume's name [default: the whole UID]
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     volume_name_uuid_length: Option<i64>,
-    /// Tell the driver the names of claim and volume when a volume is made
+    /// Tell the driver the names of claim and volume when a volume is made, of snapshot and content when a snapshot is
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value_t = false, hide_default_value = true, action = clap::ArgAction::Set)]
     extra_create_metadata: bool,
@@ -153,6 +155,24 @@ struct VolumeArgs {
     capacity_ownerref_level: i32,
 }
 
+/// How snapshots are taken.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Snapshots")]
+struct SnapshotArgs {
+    /// What snapshots' names begin with
+    #[arg(long, value_name = "TEXT", default_value = "snapshot", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    snapshot_name_prefix: String,
+    /// Digits of the VolumeSnapshot's UID in a snapshot's name [default: the whole UID]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    snapshot_name_uuid_length: Option<i64>,
+    /// What group snapshots' names begin with
+    #[arg(long, value_name = "TEXT", default_value = "groupsnapshot", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    groupsnapshot_name_prefix: String,
+    /// Digits of the VolumeGroupSnapshot's UID in a group snapshot's name [default: the whole UID]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    groupsnapshot_name_uuid_length: Option<i64>,
+}
+
 /// Where each node has its own.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "On each node")]
@@ -198,6 +218,7 @@ impl RolesArgs {
             election,
             pace,
             volumes,
+            snapshots,
             health,
             node,
         } = self;
@@ -226,6 +247,7 @@ impl RolesArgs {
             provisioner: volumes.provisioner(&pace, own_node.is_some().then_some(&node), environment)?,
             attacher: volumes.attacher(&pace),
             resizer: volumes.resizer(&pace),
+            snapshotter: snapshots.snapshotter(&pace, volumes.extra_create_metadata),
             health_monitor: health.checked(&pace),
             topology: true,
             node: own_node,
@@ -317,6 +339,27 @@ impl VolumeArgs {
             pace: pace.or(default.pace),
             handle_volume_inuse_error: self.handle_volume_inuse_error,
             extra_modify_metadata: self.extra_modify_metadata,
+        }
+    }
+}
+
+impl SnapshotArgs {
+    fn snapshotter(self, pace: &PaceArgs, extra_create_metadata: bool) -> snapshotter::Settings {
+        let default = snapshotter::Settings::default();
+        // As upstream: a negative number means the whole UID.
+        let digits = |length: Option<i64>| length.and_then(|length| usize::try_from(length).ok());
+        snapshotter::Settings {
+            pace: pace.or(default.pace),
+            naming: VolumeNaming {
+                prefix: self.snapshot_name_prefix,
+                uuid_length: digits(self.snapshot_name_uuid_length),
+            },
+            group_naming: VolumeNaming {
+                prefix: self.groupsnapshot_name_prefix,
+                uuid_length: digits(self.groupsnapshot_name_uuid_length),
+            },
+            extra_create_metadata,
+            groups: default.groups,
         }
     }
 }

@@ -33,6 +33,7 @@ fn who_runs() {
     };
     for (line, runs, roles) in [
         ("", (false, false, true), None),
+        ("--roles=snapshotter", (false, false, true), Some(vec![Role::Snapshotter])),
         ("--roles=attacher", (false, false, true), Some(vec![Role::Attacher])),
         ("--roles provisioner,resizer", (false, false, true), Some(vec![Role::Provisioner, Role::Resizer])),
         (NODE, (true, true, false), None),
@@ -51,7 +52,10 @@ fn by_default_there_is_an_election_and_no_limit() {
     assert_eq!(config.identity, "host");
     assert!(config.election.is_some() && config.connect.qps.is_none() && config.node.is_none());
     let (provisioner, attacher, resizer) = (config.provisioner, config.attacher, config.resizer);
-    for (pace, timeout) in [(provisioner.pace, 10), (attacher.pace, 15), (resizer.pace, 10)] {
+    let snapshotter = config.snapshotter;
+    for (pace, timeout) in
+        [(provisioner.pace, 10), (attacher.pace, 15), (resizer.pace, 10), (snapshotter.pace, 60)]
+    {
         assert_eq!((pace.workers, pace.timeout), (100, Duration::from_secs(timeout)));
     }
     assert!(provisioner.capacity.is_none() && provisioner.immediate_topology);
@@ -67,7 +71,8 @@ fn upstreams_flags_of_all_roles_at_once() {
                 --volume-name-prefix=kube --volume-name-uuid-length=-1 --extra-create-metadata --extra-modify-metadata=true \
                 --strict-topology --immediate-topology=false --prevent-volume-mode-conversion=false \
                 --controller-publish-readonly --handle-volume-inuse-error=false --reconcile-sync=2m --max-entries=5 \
-                --enable-capacity --capacity-ownerref-level=2 --kube-api-qps=20 --kube-api-burst=40";
+                --snapshot-name-prefix=snap --snapshot-name-uuid-length=8 --groupsnapshot-name-prefix=group \
+                --groupsnapshot-name-uuid-length=-1 --enable-capacity --capacity-ownerref-level=2 --kube-api-qps=20 --kube-api-burst=40";
     let config = controller(line);
     let election = config.election.expect("an election");
     assert_eq!((election.namespace.as_deref(), election.labels.len()), (Some("ns"), 2));
@@ -86,6 +91,10 @@ fn upstreams_flags_of_all_roles_at_once() {
         (5, Duration::from_secs(120))
     );
     assert!(config.resizer.extra_modify_metadata && !config.resizer.handle_volume_inuse_error);
+    let (told, group) = (&config.snapshotter, &config.snapshotter.group_naming);
+    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("snap", Some(8)));
+    assert_eq!((group.prefix.as_str(), group.uuid_length), ("group", None));
+    assert!(told.extra_create_metadata);
     assert_eq!(controller("--workers=3").resizer.pace.workers, 3);
 }
 

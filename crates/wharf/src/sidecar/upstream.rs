@@ -11,6 +11,7 @@ mod provisioner;
 mod registrar;
 mod resizer;
 mod snapshot_metadata;
+mod snapshotter;
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -33,6 +34,7 @@ pub(crate) enum Program {
     Provisioner,
     Attacher,
     Resizer,
+    Snapshotter,
     HealthMonitor,
     SnapshotMetadata,
     NodeDriverRegistrar,
@@ -75,6 +77,7 @@ impl Program {
             "csi-provisioner" | "external-provisioner" => Some(Self::Provisioner),
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
+            "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
             "csi-snapshot-metadata" => Some(Self::SnapshotMetadata),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
@@ -101,6 +104,7 @@ impl Program {
                 Self::Provisioner => Work::Sidecar(Box::new(provisioner::asked(&mut given, environment)?)),
                 Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
                 Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
+                Self::Snapshotter => Work::Sidecar(Box::new(snapshotter::asked(&mut given, environment)?)),
                 Self::HealthMonitor => {
                     Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
                 }
@@ -123,6 +127,7 @@ impl Program {
             Self::Provisioner => "csi-provisioner",
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
+            Self::Snapshotter => "csi-snapshotter",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
             Self::SnapshotMetadata => "csi-snapshot-metadata",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
@@ -136,6 +141,7 @@ impl Program {
             Self::Provisioner => [&provisioner::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],

@@ -129,3 +129,6 @@ fn kept(limit: u64, priority: Priority) -> u64 {
         Priority::Urgent => 0,
     }
 }
+
+#[cfg(test)]
+mod tests;

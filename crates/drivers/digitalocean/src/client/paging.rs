@@ -36,9 +36,16 @@ impl Client {
         self.send(&call, read).await
     }
 
-    /// Sends a call whose answer has nothing in it that matters.
+    /// Sends a call whose answer has nothing in it that matters. A page from who knows where is no success all the
+    /// same: the API says 204, or JSON.
     pub(super) async fn done(&self, call: Call) -> Result<(), ApiError> {
-        self.send(&call, |_| Ok(())).await
+        let read = |answer: &Answer| match answer.status {
+            204 => Ok(()),
+            status => serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
+                .map(|_| ())
+                .map_err(|error| ApiError::bad_answer(&call.name, status, not_understood(&error))),
+        };
+        self.send(&call, read).await
     }
 
     /// All items of a list.
@@ -84,21 +91,21 @@ impl Client {
         let deadline = Instant::now() + self.shared.patience;
         let mut earlier = 0;
         loop {
-            self.turn(call, deadline).await?;
+            let mut under_way = self.turn(call, deadline).await?;
             let token = self.shared.token.header().await;
             let within = deadline.saturating_duration_since(Instant::now());
             let body = call.body.as_deref();
             let answer = self.shared.wire.send(&call.name.method, &target, &token, body, within).await;
             let (error, sent) = match answer {
-                Ok(answer) => match self.sort(call, &answer, &read) {
+                Ok(answer) => match sort(call, &answer, &read, &mut under_way.told) {
                     Ok(value) => return Ok(value),
                     Err(error) => (error, true),
                 },
                 Err(error) => {
-                    self.budget(|budget| budget.answered(Instant::now(), Limits::default()));
                     (ApiError::local(&call.name, Kind::Transport, error.sent, error.message), error.sent)
                 }
             };
+            drop(under_way);
             let kind = error.kind();
             let new_token = kind == Kind::Unauthorized && self.shared.token.header().await != token;
             let failure = Failure { kind, sent, new_token, earlier };
@@ -113,11 +120,11 @@ impl Client {
     }
 
     /// Waits until the budget lets this call go, or says until when it will not.
-    async fn turn(&self, call: &Call, deadline: Instant) -> Result<(), ApiError> {
+    async fn turn(&self, call: &Call, deadline: Instant) -> Result<UnderWay<'_>, ApiError> {
         loop {
             let now = Instant::now();
             match self.budget(|budget| budget.ask(now, self.priority)) {
-                Turn::Go => return Ok(()),
+                Turn::Go => return Ok(UnderWay { client: self, told: Limits::default() }),
                 Turn::Wait(until) if until < deadline => {
                     tracing::debug!(call = %call.name, wait = ?until - now, "waiting for the rate limit");
                     // Those who wait for one moment do not all come at it.
@@ -135,27 +142,37 @@ impl Client {
         }
     }
 
-    fn sort<T>(
-        &self,
-        call: &Call,
-        answer: &Answer,
-        read: impl Fn(&Answer) -> Result<T, ApiError>,
-    ) -> Result<T, ApiError> {
-        let mut limits = limits(&answer.headers);
-        let sorted = if (200..300).contains(&answer.status) {
-            read(answer)
-        } else {
-            let request = answer.headers.get("x-request-id").and_then(|id| id.to_str().ok());
-            Err(classify(&call.name, answer.status, request, limits.retry_after, &answer.body))
-        };
-        limits.refused = sorted.as_ref().is_err_and(|error| error.kind() == Kind::RateLimited);
-        self.budget(|budget| budget.answered(Instant::now(), limits));
-        sorted
-    }
-
     fn budget<T>(&self, change: impl FnOnce(&mut super::Budget) -> T) -> T {
         change(&mut self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// A request that the budget let go; when it is dropped it is so no more, answered or not.
+struct UnderWay<'a> {
+    client: &'a Client,
+    told: Limits,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.client.budget(|budget| budget.answered(Instant::now(), self.told));
+    }
+}
+
+fn sort<T>(
+    call: &Call,
+    answer: &Answer,
+    read: impl Fn(&Answer) -> Result<T, ApiError>,
+    told: &mut Limits,
+) -> Result<T, ApiError> {
+    *told = limits(&answer.headers);
+    if (200..300).contains(&answer.status) {
+        return read(answer);
+    }
+    let request = answer.headers.get("x-request-id").and_then(|id| id.to_str().ok());
+    let error = classify(&call.name, answer.status, request, told.retry_after, &answer.body);
+    told.refused = error.kind() == Kind::RateLimited;
+    Err(error)
 }
 
 fn not_understood(error: &serde_json::Error) -> String {

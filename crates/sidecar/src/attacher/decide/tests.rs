@@ -378,6 +378,8 @@ fn failures_are_written_down() {
         (Doing::Attach, json!({"attached": false}), false, "report a"),
         (Doing::Attach, json!({"attached": false}), true, "wait 9"),
         (Doing::Attach, attach_error("no", Some(13), 30), false, "wait 9"),
+        (Doing::Attach, attach_error("no", Some(13), 59), false, "wait 9"),
+        (Doing::Attach, attach_error("no", Some(13), 60), false, "report a"),
         (Doing::Attach, attach_error("no", Some(13), 61), false, "report a"),
         (Doing::Attach, attach_error("no", Some(14), 30), false, "report a"),
         (Doing::Attach, attach_error("no", None, 30), false, "wait 9"),

@@ -12,7 +12,7 @@ use wharf_driver::{Driver, ServeOptions};
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer};
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
 
 use crate::sidecar::Environment;
 
@@ -25,7 +25,7 @@ const IMMEDIATE: ImmediateBinding =
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With a sidecar in the same process")]
 pub(super) struct BesideArgs {
-    /// Also join the driver to Kubernetes: provision, delete and expand this node's volumes, tell its capacity,
+    /// Also join the driver to Kubernetes: provision, delete, expand and snapshot this node's volumes, tell its capacity,
     /// register with kubelet, answer for health
     #[arg(long, env = "WHARF_WITH_SIDECAR", conflicts_with = "attach")]
     pub(super) with_sidecar: bool,
@@ -60,7 +60,12 @@ impl BesideArgs {
         let pod = environment.pod_name.clone();
         let controller = Config {
             connect: ConnectOptions { kubeconfig, ..ConnectOptions::default() },
-            roles: Some(BTreeSet::from([Role::Provisioner, Role::Resizer, Role::HealthMonitor])),
+            roles: Some(BTreeSet::from([
+                Role::Provisioner,
+                Role::Resizer,
+                Role::Snapshotter,
+                Role::HealthMonitor,
+            ])),
             identity: pod.clone().unwrap_or_else(|| node_id.to_owned()),
             namespace: namespace.filter(|namespace| !namespace.is_empty()),
             // Nodes do not compete: each has volumes of its own.
@@ -80,6 +85,7 @@ impl BesideArgs {
             },
             attacher: attacher::Settings::default(),
             resizer: resizer::Settings::default(),
+            snapshotter: snapshotter::Settings::default(),
             health_monitor: health_monitor::Settings::default(),
         };
         let default_path = || endpoint.path().display().to_string();

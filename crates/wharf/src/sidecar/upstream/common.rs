@@ -6,7 +6,7 @@ use std::time::Duration;
 use wharf_cluster::ConnectOptions;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshotter};
 
 use super::{
     Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, REMOVED, Takes, driver, flag, only_one,
@@ -74,6 +74,7 @@ pub(super) fn sidecar(
         provisioner: provisioner::Settings::default(),
         attacher: attacher::Settings::default(),
         resizer: resizer::Settings::default(),
+        snapshotter: snapshotter::Settings::default(),
         health_monitor: health_monitor::Settings::default(),
     };
     let sidecar = Sidecar {

@@ -58,6 +58,7 @@ fn programs_by_their_names() {
         ("external-attacher", Some(Program::Attacher)),
         ("csi-resizer", Some(Program::Resizer)),
         ("external-resizer", Some(Program::Resizer)),
+        ("/csi-snapshotter", Some(Program::Snapshotter)),
         ("/csi-external-health-monitor-controller", Some(Program::HealthMonitor)),
         ("/csi-snapshot-metadata", Some(Program::SnapshotMetadata)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -234,6 +235,7 @@ fn gate_table() -> String {
         (Program::Provisioner, &provisioner::GATES[..]),
         (Program::Attacher, &attacher::GATES),
         (Program::Resizer, &resizer::GATES),
+        (Program::Snapshotter, &snapshotter::GATES),
         (Program::HealthMonitor, &health_monitor::GATES),
     ] {
         for gate in gates {
@@ -256,6 +258,7 @@ fn the_documentation_has_every_flag() {
         &provisioner::FLAGS[..],
         &attacher::FLAGS,
         &resizer::FLAGS,
+        &snapshotter::FLAGS,
         &health_monitor::FLAGS,
         &snapshot_metadata::FLAGS,
         &common::FLAGS,
@@ -275,6 +278,7 @@ fn no_flag_stands_twice() {
         Program::Provisioner,
         Program::Attacher,
         Program::Resizer,
+        Program::Snapshotter,
         Program::HealthMonitor,
         Program::SnapshotMetadata,
         Program::NodeDriverRegistrar,

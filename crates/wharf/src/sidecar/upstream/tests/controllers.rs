@@ -1,4 +1,4 @@
-//! The provisioner's, attacher's and resizer's manifests.
+//! The provisioner's, attacher's, resizer's and snapshotter's manifests.
 
 use wharf_sidecar::controller::{Config, Role};
 
@@ -14,10 +14,11 @@ fn config(program: Program, line: &str) -> Config {
     config_in(program, line, &environment()).0
 }
 
-const CONTROLLERS: [(Program, Role); 4] = [
+const CONTROLLERS: [(Program, Role); 5] = [
     (Program::Provisioner, Role::Provisioner),
     (Program::Attacher, Role::Attacher),
     (Program::Resizer, Role::Resizer),
+    (Program::Snapshotter, Role::Snapshotter),
     (Program::HealthMonitor, Role::HealthMonitor),
 ];
 
@@ -87,6 +88,7 @@ fn what_all_controllers_take() {
         let pace = match program {
             Program::Provisioner => config.provisioner.pace,
             Program::Attacher => config.attacher.pace,
+            Program::Snapshotter => config.snapshotter.pace,
             Program::HealthMonitor => config.health_monitor.pace,
             _ => config.resizer.pace,
         };
@@ -115,6 +117,29 @@ fn what_all_controllers_take() {
             refused(program, line, said);
         }
     }
+}
+
+/// sidecars.md 1.5 "Create", "Params", "Node mode"
+#[test]
+fn a_snapshotters_manifest() {
+    let default = config(Program::Snapshotter, "").snapshotter;
+    assert_eq!((default.pace.workers, default.pace.timeout), (100, s(60)));
+    assert!(default.groups && !default.extra_create_metadata);
+    let line = "--snapshot-name-prefix=snap --snapshot-name-uuid-length=8 --groupsnapshot-name-prefix=group \
+                --groupsnapshot-name-uuid-length=9 --worker-threads=7 --extra-create-metadata \
+                --feature-gates=CSIVolumeGroupSnapshot=false";
+    let told = config(Program::Snapshotter, line).snapshotter;
+    assert_eq!((told.naming.prefix.as_str(), told.naming.uuid_length), ("snap", Some(8)));
+    assert_eq!((told.group_naming.prefix.as_str(), told.group_naming.uuid_length), ("group", Some(9)));
+    assert_eq!(told.pace.workers, 7);
+    assert!(told.extra_create_metadata && !told.groups);
+
+    let on_node = Environment { node_name: Some("n1".to_owned()), ..environment() };
+    let (config, warnings) =
+        config_in(Program::Snapshotter, "--node-deployment --resync-period=1h", &on_node);
+    assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
+    refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
+    refused(Program::Snapshotter, "--node-deployment --leader-election", "exclude each other");
 }
 
 /// sidecars.md 1.6 "Modes", "Node watcher"

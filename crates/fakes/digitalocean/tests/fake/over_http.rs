@@ -1,14 +1,11 @@
 //! The fake over HTTP, as a client sees it.
 
-#[path = "over_http/client.rs"]
-mod client;
-
 use std::time::Duration;
 
 use serde_json::json;
 use wharf_fake_digitalocean::{Fake, Fault, Options, What};
 
-use client::Client;
+use crate::client::Client;
 
 async fn start(options: Options) -> (Fake, Client) {
     let fake = Fake::start(options).await.unwrap();

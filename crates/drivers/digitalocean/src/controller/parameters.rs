@@ -1,0 +1,60 @@
+//! StorageClass parameters. The existing driver reads none, so classes may have any: what is not known is ignored,
+//! and said in the log.
+
+use std::collections::BTreeMap;
+
+use wharf_driver::backend::{Capability, CreateError, VolumeAccess};
+use wharf_linux::{FsType, check_mkfs_options};
+
+use crate::names::MKFS_OPTIONS;
+
+/// Parameters of Kubernetes' own.
+const KUBERNETES: &str = "csi.storage.k8s.io/";
+
+/// The volume context that these parameters make.
+pub(super) fn context_of(
+    parameters: &BTreeMap<String, String>,
+    capabilities: &[Capability],
+) -> Result<BTreeMap<String, String>, CreateError> {
+    let ours = |key: &str| key == MKFS_OPTIONS || key.starts_with(KUBERNETES);
+    for key in parameters.keys().filter(|key| !ours(key)) {
+        tracing::warn!(parameter = key, "this StorageClass parameter means nothing here and is ignored");
+    }
+    let Some(options) = parameters.get(MKFS_OPTIONS).filter(|options| !options.trim().is_empty()) else {
+        return Ok(BTreeMap::new());
+    };
+    let words: Vec<String> = options.split_whitespace().map(str::to_owned).collect();
+    for capability in capabilities {
+        if let VolumeAccess::Mount { fs_type, .. } = &capability.access {
+            let fs = fs_type.parse().unwrap_or(FsType::Ext4);
+            check_mkfs_options(fs, &words)
+                .map_err(|problem| CreateError::Invalid(format!("parameter {MKFS_OPTIONS}: {problem}")))?;
+        }
+    }
+    Ok([(MKFS_OPTIONS.to_owned(), words.join(" "))].into())
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_driver::backend::AccessMode;
+
+    use super::*;
+
+    #[test]
+    fn what_a_class_says() {
+        let context = |pairs: &[(&str, &str)]| {
+            let parameters =
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let access = VolumeAccess::Mount { fs_type: "ext4".into(), flags: vec![] };
+            context_of(&parameters, &[Capability { access, mode: AccessMode::SingleNodeWriter }])
+        };
+        assert_eq!(context(&[]).unwrap(), BTreeMap::new());
+        assert_eq!(
+            context(&[("anything", "x"), ("csi.storage.k8s.io/fstype", "xfs")]).unwrap(),
+            BTreeMap::new()
+        );
+        let made = context(&[(MKFS_OPTIONS, " -m  0 ")]).unwrap();
+        assert_eq!(made.get(MKFS_OPTIONS).map(String::as_str), Some("-m 0"));
+        assert!(matches!(context(&[(MKFS_OPTIONS, "-F /dev/sda")]), Err(CreateError::Invalid(_))));
+    }
+}

@@ -1,0 +1,129 @@
+//! What is to be done for a CreateVolume, from what the API has under that name. Pure.
+
+use wharf_driver::backend::{NewVolume, Source, Topology};
+
+use crate::api::Volume;
+use crate::names::REGION_KEY;
+use crate::size::{self, SizeError, bytes};
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Plan {
+    /// There is none: make it.
+    Make,
+    /// It is there as it should be: an earlier call made it.
+    Take,
+    /// It was restored, and has yet to grow to so many GiB: an earlier call did not get that far.
+    Grow(u64),
+    /// It is there, and is not what is asked for.
+    Differs(String),
+    /// The name is not unique, which the API promises.
+    Doubled(usize),
+}
+
+/// What to do, as the API has these volumes under the name.
+pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeError> {
+    let volume = match found {
+        [] => return Ok(Plan::Make),
+        [volume] => volume,
+        several => return Ok(Plan::Doubled(several.len())),
+    };
+    let has = bytes(volume.size_gigabytes);
+    if wanted.size.fits(has) {
+        return Ok(Plan::Take);
+    }
+    // A restored volume begins with its snapshot's size. Any other is as large as it was asked for.
+    if matches!(wanted.source, Some(Source::Snapshot(_))) && has < wanted.size.required {
+        return Ok(Plan::Grow(size::choose(wanted.size, volume.size_gigabytes)?));
+    }
+    Ok(Plan::Differs(format!(
+        "volume {:?} exists already with {} GiB (id {}), which is not what is asked for",
+        wanted.name, volume.size_gigabytes, volume.id
+    )))
+}
+
+/// Whether a volume in this region can be reached from where it must be. A place that names no region is anywhere.
+pub(super) fn is_reachable(region: &str, requisite: &[Topology]) -> bool {
+    requisite.is_empty()
+        || requisite.iter().any(|place| place.get(REGION_KEY).is_none_or(|asked| asked == region))
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_driver::backend::{Secrets, SizeRange};
+
+    use super::*;
+    use crate::api::Region;
+    use crate::names::topology_of;
+    use crate::size::GIB;
+
+    fn volume(gib: u64) -> Volume {
+        Volume {
+            id: "id".into(),
+            name: "pvc-1".into(),
+            region: Region { slug: "nyc3".into() },
+            droplet_ids: vec![],
+            size_gigabytes: gib,
+            description: String::new(),
+            created_at: String::new(),
+            filesystem_type: String::new(),
+            tags: vec![],
+        }
+    }
+
+    fn wanted(required: u64, limit: Option<u64>, restores: bool) -> NewVolume {
+        NewVolume {
+            name: "pvc-1".into(),
+            size: SizeRange { required, limit },
+            capabilities: vec![],
+            parameters: Default::default(),
+            secrets: Secrets::default(),
+            source: restores.then(|| Source::Snapshot("s".into())),
+            requisite: vec![],
+            preferred: vec![],
+        }
+    }
+
+    #[test]
+    fn plans() {
+        let word = |found: &[Volume], wanted: NewVolume| match plan(found, &wanted) {
+            Ok(Plan::Make) => "make".to_owned(),
+            Ok(Plan::Take) => "take".into(),
+            Ok(Plan::Grow(gib)) => format!("grow {gib}"),
+            Ok(Plan::Differs(_)) => "differs".into(),
+            Ok(Plan::Doubled(_)) => "doubled".into(),
+            Err(_) => "out of range".into(),
+        };
+        for (found, wanted, expected) in [
+            (&[][..], wanted(GIB, None, false), "make"),
+            (&[], wanted(GIB, None, true), "make"),
+            (&[volume(1)], wanted(GIB, None, false), "take"),
+            // B1: what the first call made is what the second one finds.
+            (&[volume(2)], wanted(3 * GIB / 2, None, false), "take"),
+            (&[volume(16)], wanted(0, None, false), "take"),
+            (&[volume(1)], wanted(2 * GIB, None, false), "differs"),
+            (&[volume(2)], wanted(GIB, Some(GIB), false), "differs"),
+            (&[volume(1)], wanted(5 * GIB / 2, None, true), "grow 3"),
+            (&[volume(3)], wanted(5 * GIB / 2, None, true), "take"),
+            (&[volume(4)], wanted(GIB, Some(2 * GIB), true), "differs"),
+            (&[volume(1)], wanted(5 * GIB / 2, Some(5 * GIB / 2), true), "out of range"),
+            (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
+        ] {
+            assert_eq!(word(found, wanted.clone()), expected, "{found:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn places() {
+        let other: Topology = [("zone".to_owned(), "a".to_owned())].into();
+        for (requisite, expected) in [
+            (vec![], true),
+            (vec![topology_of("nyc3")], true),
+            (vec![topology_of("ams3")], false),
+            (vec![topology_of("ams3"), topology_of("nyc3")], true),
+            (vec![other], true),
+        ] {
+            assert_eq!(is_reachable("nyc3", &requisite), expected, "{requisite:?}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Attach and detach. Who waits for whom is [`crate::Attachments`]' business.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use wharf_driver::backend::{BackendError, Capability, PublishError, Publishing};
+
+use super::Controller;
+use crate::fault;
+use crate::size::bytes;
+
+#[async_trait]
+impl Publishing for Controller {
+    async fn publish(
+        &self,
+        id: &str,
+        node: &str,
+        _capability: &Capability,
+        read_only: bool,
+    ) -> Result<BTreeMap<String, String>, PublishError> {
+        if read_only {
+            return Err(PublishError::Incompatible(format!(
+                "volume {id} can only be attached for writing; a pod may still mount it read-only"
+            )));
+        }
+        let Some(droplet) = droplet_of(node) else {
+            return Err(PublishError::NotFound(format!("there is no droplet {node:?}: its id is a number")));
+        };
+        let volume = self.attachments.attach(id, droplet).await.map_err(fault::publish)?;
+        self.recent.forget_volumes();
+        if let Some(tag) = self.tag.as_ref().filter(|tag| !volume.tags.contains(tag)) {
+            self.client.tag_volume(id, tag).await.map_err(BackendError::from)?;
+        }
+        let size = bytes(volume.size_gigabytes).to_string();
+        Ok([(self.keys.volume_name.clone(), volume.name), (self.keys.size.clone(), size)].into())
+    }
+
+    async fn unpublish(&self, id: &str, node: Option<&str>) -> Result<(), PublishError> {
+        let droplets = match node.map(|node| (node, droplet_of(node))) {
+            Some((_, Some(droplet))) => vec![droplet],
+            Some((node, None)) => {
+                // It is attached to no such thing. But to say so of a volume that is attached would be a guess.
+                return match self.attached_to(id).await?.as_slice() {
+                    [] => Ok(()),
+                    [droplet, ..] => Err(PublishError::NotFound(format!(
+                        "there is no droplet {node:?}: its id is a number; volume {id} is attached to {droplet}"
+                    ))),
+                };
+            }
+            None => self.attached_to(id).await?,
+        };
+        for droplet in droplets {
+            self.attachments.detach(id, droplet).await.map_err(fault::publish)?;
+        }
+        self.recent.forget_volumes();
+        Ok(())
+    }
+
+    fn read_only(&self) -> bool {
+        false
+    }
+}
+
+impl Controller {
+    /// Where a volume is attached; nowhere if it is gone.
+    async fn attached_to(&self, id: &str) -> Result<Vec<u64>, BackendError> {
+        Ok(self.client.urgent().volume(id).await?.map(|volume| volume.droplet_ids).unwrap_or_default())
+    }
+}
+
+fn droplet_of(node: &str) -> Option<u64> {
+    node.parse().ok().filter(|id| *id > 0)
+}

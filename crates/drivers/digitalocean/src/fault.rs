@@ -1,0 +1,321 @@
+//! What becomes of the API's refusals: one table for each operation, from its kinds to the SDK's. The SDK makes
+//! gRPC codes of those.
+//!
+//! The existing driver answers most of them with UNKNOWN or INTERNAL. Here a caller can tell what will pass by
+//! itself (UNAVAILABLE, ABORTED) from what somebody has to look at.
+
+use wharf_driver::backend::{
+    BackendError, CreateError, DeleteError, ExpandError, PublishError, SnapshotError,
+};
+
+use crate::actions::OperationError;
+use crate::client::{ApiError, Kind, Refused};
+use crate::size::SizeError;
+
+/// What to do when the account is full.
+const MORE_ROOM: &str = "volume limit has been reached. Please contact support, or delete volumes and snapshots that are not needed";
+
+impl From<ApiError> for BackendError {
+    fn from(error: ApiError) -> Self {
+        let message = error.to_string();
+        match error.kind() {
+            Kind::Unauthorized => {
+                Self::Unauthenticated(format!("{message}; put a good token into the Secret"))
+            }
+            Kind::Forbidden | Kind::CapacityLimit => {
+                Self::Forbidden(format!("{message}; the token lacks a scope, or the account an allowance"))
+            }
+            Kind::RateLimited | Kind::SnapshotTooSoon | Kind::Server | Kind::Transport | Kind::BadAnswer => {
+                Self::Unavailable(message)
+            }
+            // Somebody else changes it at this moment.
+            Kind::Conflict | Kind::Unprocessable(Refused::PendingEvent) => Self::Busy(message),
+            Kind::NotFound
+            | Kind::BadRequest
+            | Kind::Unprocessable(
+                Refused::AlreadyAttached
+                | Refused::TooManyVolumes
+                | Refused::AttachmentNotFound
+                | Refused::Other,
+            ) => Self::Internal(message),
+        }
+    }
+}
+
+/// Why POST /v2/volumes or the growth of a restored volume failed.
+pub(crate) fn create(error: ApiError) -> CreateError {
+    match error.kind() {
+        Kind::CapacityLimit => CreateError::Exhausted(format!("{MORE_ROOM} ({error})")),
+        // A volume needs its snapshot only; it was there just now.
+        Kind::NotFound => CreateError::NotFound(error.to_string()),
+        Kind::BadRequest | Kind::Unprocessable(Refused::Other) => CreateError::Invalid(error.to_string()),
+        _ => CreateError::Backend(error.into()),
+    }
+}
+
+/// Why DELETE of a volume or snapshot failed.
+pub(crate) fn delete(error: ApiError) -> DeleteError {
+    match error.kind() {
+        Kind::Conflict => DeleteError::InUse(format!("{error}; detach it first")),
+        _ => DeleteError::Backend(error.into()),
+    }
+}
+
+/// Why POST of a snapshot failed.
+pub(crate) fn snapshot(error: ApiError) -> SnapshotError {
+    match error.kind() {
+        Kind::Conflict => SnapshotError::Exists(error.to_string()),
+        Kind::NotFound => SnapshotError::NotFound(error.to_string()),
+        Kind::CapacityLimit => SnapshotError::Exhausted(format!("{MORE_ROOM} ({error})")),
+        Kind::BadRequest | Kind::Unprocessable(Refused::Other) => SnapshotError::Invalid(error.to_string()),
+        // Nothing was begun, and the same call will succeed: what snapshotters repeat.
+        Kind::SnapshotTooSoon => SnapshotError::Backend(BackendError::Unavailable(format!(
+            "{error}; it is tried again until ten minutes have passed since the last snapshot of this volume"
+        ))),
+        _ => SnapshotError::Backend(error.into()),
+    }
+}
+
+impl From<SizeError> for CreateError {
+    fn from(error: SizeError) -> Self {
+        Self::OutOfRange(error.to_string())
+    }
+}
+
+impl From<SizeError> for ExpandError {
+    fn from(error: SizeError) -> Self {
+        Self::OutOfRange(error.to_string())
+    }
+}
+
+/// Why a volume was not attached or detached.
+pub(crate) fn publish(error: OperationError) -> PublishError {
+    match error {
+        OperationError::NoVolume(_) | OperationError::NoDroplet(_) => {
+            PublishError::NotFound(error.to_string())
+        }
+        OperationError::AttachedElsewhere { volume, droplet } => PublishError::InUse(format!(
+            "volume {volume:?} is attached to the wrong droplet ({droplet}), detach the volume to fix it"
+        )),
+        OperationError::TooManyVolumes { attached, .. } => {
+            let learnt = attached
+                .map(|attached| format!("; it has {attached}: run its node with --volume-limit {attached}"));
+            PublishError::Exhausted(format!("{error}{}", learnt.unwrap_or_default()))
+        }
+        other => PublishError::Backend(operation(other)),
+    }
+}
+
+/// Why a volume did not grow.
+pub(crate) fn expand(error: OperationError) -> ExpandError {
+    match error {
+        OperationError::NoVolume(_) => ExpandError::NotFound(error.to_string()),
+        OperationError::Api { error: ref api, .. } if api.kind() == Kind::CapacityLimit => {
+            ExpandError::Exhausted(format!("{MORE_ROOM} ({error})"))
+        }
+        other => ExpandError::Backend(operation(other)),
+    }
+}
+
+/// Likewise of a volume that is being restored.
+pub(crate) fn grow(error: OperationError) -> CreateError {
+    match expand(error) {
+        ExpandError::NotFound(message) => CreateError::Backend(BackendError::Unavailable(message)),
+        ExpandError::OutOfRange(message) => CreateError::OutOfRange(message),
+        ExpandError::Exhausted(message) => CreateError::Exhausted(message),
+        ExpandError::InUse(message) => CreateError::Precondition(message),
+        ExpandError::Backend(error) => CreateError::Backend(error),
+    }
+}
+
+fn operation(error: OperationError) -> BackendError {
+    let message = error.to_string();
+    match error {
+        OperationError::Busy { .. } => BackendError::Busy(message),
+        OperationError::Unfinished { .. } => BackendError::Unavailable(message),
+        // The words of the operation, the class of the call's own error.
+        OperationError::Api { error, .. } => match BackendError::from(error) {
+            BackendError::Unavailable(_) => BackendError::Unavailable(message),
+            BackendError::Busy(_) => BackendError::Busy(message),
+            other => other,
+        },
+        OperationError::Errored { .. }
+        | OperationError::NoVolume(_)
+        | OperationError::NoDroplet(_)
+        | OperationError::AttachedElsewhere { .. }
+        | OperationError::TooManyVolumes { .. } => BackendError::Internal(message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http::Method;
+
+    use super::*;
+    use crate::client::{CallName, classify};
+
+    /// An answer of the API, as the client sorts it.
+    fn api(method: Method, status: u16, message: &str) -> ApiError {
+        let call = CallName { method, path: "/v2/volumes".into() };
+        let body = format!(r#"{{"id":"some_error","message":"{message}"}}"#);
+        classify(&call, status, None, None, body.as_bytes())
+    }
+
+    /// One word for each class; the SDK's table makes codes of them.
+    fn backend(error: &BackendError) -> &'static str {
+        match error {
+            BackendError::Unavailable(_) => "UNAVAILABLE",
+            BackendError::Busy(_) => "ABORTED",
+            BackendError::Unauthenticated(_) => "UNAUTHENTICATED",
+            BackendError::Forbidden(_) => "PERMISSION_DENIED",
+            BackendError::Internal(_) => "INTERNAL",
+        }
+    }
+
+    fn created(error: &CreateError) -> &'static str {
+        match error {
+            CreateError::Exists(_) => "ALREADY_EXISTS",
+            CreateError::NotFound(_) => "NOT_FOUND",
+            CreateError::Invalid(_) => "INVALID_ARGUMENT",
+            CreateError::OutOfRange(_) => "OUT_OF_RANGE",
+            CreateError::Exhausted(_) => "RESOURCE_EXHAUSTED",
+            CreateError::Precondition(_) => "FAILED_PRECONDITION",
+            CreateError::Backend(error) => backend(error),
+        }
+    }
+
+    fn deleted(error: &DeleteError) -> &'static str {
+        match error {
+            DeleteError::InUse(_) => "FAILED_PRECONDITION",
+            DeleteError::Member(_) => "INVALID_ARGUMENT",
+            DeleteError::Backend(error) => backend(error),
+        }
+    }
+
+    fn cut(error: &SnapshotError) -> &'static str {
+        match error {
+            SnapshotError::Exists(_) => "ALREADY_EXISTS",
+            SnapshotError::NotFound(_) => "NOT_FOUND",
+            SnapshotError::Invalid(_) => "INVALID_ARGUMENT",
+            SnapshotError::OutOfRange(_) => "OUT_OF_RANGE",
+            SnapshotError::Exhausted(_) => "RESOURCE_EXHAUSTED",
+            SnapshotError::Precondition(_) => "FAILED_PRECONDITION",
+            SnapshotError::Backend(error) => backend(error),
+        }
+    }
+
+    fn published(error: &PublishError) -> &'static str {
+        match error {
+            PublishError::NotFound(_) => "NOT_FOUND",
+            PublishError::Incompatible(_) => "ALREADY_EXISTS",
+            PublishError::InUse(_) => "FAILED_PRECONDITION",
+            PublishError::Exhausted(_) => "RESOURCE_EXHAUSTED",
+            PublishError::Backend(error) => backend(error),
+        }
+    }
+
+    fn grown(error: &ExpandError) -> &'static str {
+        match error {
+            ExpandError::NotFound(_) => "NOT_FOUND",
+            // The SDK's table says why.
+            ExpandError::OutOfRange(_) | ExpandError::Exhausted(_) => "OUT_OF_RANGE",
+            ExpandError::InUse(_) => "FAILED_PRECONDITION",
+            ExpandError::Backend(error) => backend(error),
+        }
+    }
+
+    #[test]
+    fn every_answer_of_the_api_has_its_code_in_every_operation() {
+        const TOO_SOON: &str =
+            "failed to create snapshot: this operation is rate-limited - one request per 10m0s";
+        const FULL: &str = "volume/snapshot capacity limit exceeded";
+        // status, words: read, create, delete, snapshot, attach or detach, expand
+        let table = [
+            (
+                400,
+                "bad",
+                ["INTERNAL", "INVALID_ARGUMENT", "INTERNAL", "INVALID_ARGUMENT", "INTERNAL", "INTERNAL"],
+            ),
+            (401, "Unable to authenticate you.", ["UNAUTHENTICATED"; 6]),
+            (403, "You are not authorized", ["PERMISSION_DENIED"; 6]),
+            (
+                403,
+                FULL,
+                [
+                    "PERMISSION_DENIED",
+                    "RESOURCE_EXHAUSTED",
+                    "PERMISSION_DENIED",
+                    "RESOURCE_EXHAUSTED",
+                    "PERMISSION_DENIED",
+                    "OUT_OF_RANGE",
+                ],
+            ),
+            (404, "not found", ["INTERNAL", "NOT_FOUND", "INTERNAL", "NOT_FOUND", "INTERNAL", "INTERNAL"]),
+            (
+                409,
+                "already exists",
+                ["ABORTED", "ABORTED", "FAILED_PRECONDITION", "ALREADY_EXISTS", "ABORTED", "ABORTED"],
+            ),
+            (422, "Droplet already has a pending event.", ["ABORTED"; 6]),
+            (
+                422,
+                "size is wrong",
+                ["INTERNAL", "INVALID_ARGUMENT", "INTERNAL", "INVALID_ARGUMENT", "INTERNAL", "INTERNAL"],
+            ),
+            (429, "API Rate limit exceeded.", ["UNAVAILABLE"; 6]),
+            (429, TOO_SOON, ["UNAVAILABLE"; 6]),
+            (500, "server error", ["UNAVAILABLE"; 6]),
+            (502, "bad gateway", ["UNAVAILABLE"; 6]),
+            (503, "down", ["UNAVAILABLE"; 6]),
+            (301, "elsewhere", ["UNAVAILABLE"; 6]),
+        ];
+        for (status, words, expected) in table {
+            let error = || api(Method::POST, status, words);
+            let operation = || OperationError::Api { what: "attach v".into(), error: error() };
+            let codes = [
+                backend(&error().into()),
+                created(&create(error())),
+                deleted(&delete(error())),
+                cut(&snapshot(error())),
+                published(&publish(operation())),
+                grown(&expand(operation())),
+            ];
+            assert_eq!(codes, expected, "{status} {words}");
+        }
+    }
+
+    #[test]
+    fn every_end_of_an_operation_has_its_code() {
+        let (what, waited, message) = (String::from("attach v"), Duration::from_secs(1), String::from("m"));
+        let table = [
+            (OperationError::NoVolume("v".into()), "NOT_FOUND", "NOT_FOUND"),
+            (OperationError::NoDroplet(7), "NOT_FOUND", "INTERNAL"),
+            (
+                OperationError::AttachedElsewhere { volume: "v".into(), droplet: 7 },
+                "FAILED_PRECONDITION",
+                "INTERNAL",
+            ),
+            (
+                OperationError::TooManyVolumes { droplet: 7, attached: Some(7), message: message.clone() },
+                "RESOURCE_EXHAUSTED",
+                "INTERNAL",
+            ),
+            // B4: at once, and not when time has run out.
+            (OperationError::Errored { what: what.clone(), action: 1 }, "INTERNAL", "INTERNAL"),
+            (
+                OperationError::Busy { what: what.clone(), waited, message: message.clone() },
+                "ABORTED",
+                "ABORTED",
+            ),
+            (OperationError::Unfinished { what, waited, message }, "UNAVAILABLE", "UNAVAILABLE"),
+        ];
+        for (error, attached, resized) in table {
+            assert_eq!(published(&publish(error.clone())), attached, "{error}");
+            assert_eq!(grown(&expand(error.clone())), resized, "{error}");
+        }
+        let words = publish(OperationError::AttachedElsewhere { volume: "v".into(), droplet: 7 }).to_string();
+        assert_eq!(words, "volume \"v\" is attached to the wrong droplet (7), detach the volume to fix it");
+    }
+}

@@ -1,0 +1,147 @@
+//! The devices' rules as tables.
+
+use super::*;
+use crate::knobs::HalfAttached;
+use crate::state::{Attachment, Volume};
+
+fn volume(id: &str, attached: Option<Attachment>) -> Volume {
+    Volume {
+        id: id.into(),
+        name: format!("pvc-{id}"),
+        region: "nyc3".into(),
+        size_gigabytes: 2,
+        description: String::new(),
+        filesystem_type: String::new(),
+        filesystem_label: String::new(),
+        tags: Vec::new(),
+        created: 0,
+        attached,
+        snapshotted: None,
+    }
+}
+
+#[test]
+fn when_a_device_is_seen() {
+    let mut state = State::default();
+    state.volumes.insert("a".into(), volume("a", Some(Attachment { droplet: 1, since: 1_000 })));
+    state.volumes.insert("b".into(), volume("b", None));
+    let plain = Knobs { device_delay_ms: 500, ..Knobs::default() };
+    let half = HalfAttached { shape: Half::Short, for_ms: 200 };
+    let slow = Knobs { half_attached: Some(half), ..plain.clone() };
+    let (new, old) = (HashSet::new(), HashSet::from([("a".to_owned(), 1, 1_000)]));
+    let table = [
+        (&plain, &new, 1_000, None, Some(1_500)),
+        (&plain, &new, 1_499, None, Some(1_500)),
+        (&plain, &new, 1_500, Some(None), None),
+        (&slow, &new, 1_499, None, Some(1_500)),
+        (&slow, &new, 1_500, Some(Some(Half::Short)), Some(1_700)),
+        (&slow, &new, 1_700, Some(None), None),
+        // One that was whole does not go away because somebody turns a knob.
+        (&slow, &old, 1_000, Some(None), None),
+    ];
+    for (i, (knobs, whole, now, expected, next)) in table.into_iter().enumerate() {
+        let (seen, found) = wanted(&state, knobs, whole, now);
+        assert_eq!(seen.first().map(|want| want.half), expected, "row {i}");
+        assert!(seen.iter().all(|want| want.attached.0 == "a" && want.bytes == 2 * GIB), "row {i}");
+        assert_eq!(found, next, "row {i}");
+    }
+}
+
+fn want(half: Option<Half>) -> Wanted {
+    Wanted { attached: ("a".into(), 1, 0), name: "pvc-a".into(), bytes: 2 * GIB, half }
+}
+
+fn looped(image: Image, bytes: u64) -> Loop {
+    Loop { path: PathBuf::from("/dev/loop7"), image, bytes }
+}
+
+/// Takes all steps on paper, and answers them.
+fn run(wanted: &[Wanted], known: &[&str], present: &mut Present) -> Vec<Step> {
+    let known = known.iter().map(|id| id.to_string()).collect();
+    let mut taken = Vec::new();
+    loop {
+        let steps = steps(wanted, &known, present);
+        if steps.is_empty() {
+            return taken;
+        }
+        for step in steps {
+            assert!(taken.len() < 50, "{taken:?}");
+            match step.clone() {
+                Step::Unlink { droplet, name } => _ = present.links.remove(&(droplet, name)),
+                Step::Release(path) => present.loops.retain(|found| found.path != path),
+                Step::Remove(image) => {
+                    assert!(!present.loops.iter().any(|found| found.image == image), "in use: {image:?}");
+                    present.images.remove(&image);
+                }
+                Step::SetSize(image, bytes) => _ = present.images.insert(image, bytes),
+                Step::Attach(image) => {
+                    let bytes = present.images[&image];
+                    assert!(bytes > 0);
+                    let path = PathBuf::from(format!("/dev/loop{}", 7 + present.loops.len()));
+                    present.loops.push(Loop { path, image, bytes });
+                }
+                Step::Refresh(path) => {
+                    for found in present.loops.iter_mut().filter(|found| found.path == path) {
+                        found.bytes = present.images[&found.image];
+                    }
+                }
+                Step::Link { droplet, name, target } => {
+                    present.links.insert((droplet, name), target.unwrap_or_else(|| "/nowhere".into()));
+                }
+            }
+            taken.push(step);
+        }
+    }
+}
+
+#[test]
+fn the_way_to_a_whole_device_and_back() {
+    let of = || Image::Of("a".into());
+    let mut present = Present::default();
+    let there = (1, "scsi-0DO_Volume_pvc-a".to_owned());
+    run(&[want(None)], &["a"], &mut present);
+    assert_eq!(present.loops, [looped(of(), 2 * GIB)]);
+    assert_eq!(present.links, BTreeMap::from([(there.clone(), PathBuf::from("/dev/loop7"))]));
+    // It grows while it is there, and is the same device.
+    let grown = Wanted { bytes: 3 * GIB, ..want(None) };
+    let steps = run(&[grown], &["a"], &mut present);
+    assert_eq!(steps, [Step::SetSize(of(), 3 * GIB), Step::Refresh("/dev/loop7".into())]);
+    // The link goes before the device does; the bytes stay.
+    let steps = run(&[], &["a"], &mut present);
+    let unlink = Step::Unlink { droplet: there.0, name: there.1 };
+    assert_eq!(steps, [unlink, Step::Release("/dev/loop7".into())]);
+    assert_eq!(present.images.len(), 1);
+    // Another process may have left the device with its volume gone.
+    present.loops.push(looped(of(), 3 * GIB));
+    let steps = run(&[], &[], &mut present);
+    assert_eq!(steps, [Step::Release("/dev/loop7".into()), Step::Remove(of())]);
+}
+
+#[test]
+fn half_devices_become_whole() {
+    for (half, bytes) in [(Half::Dangling, None), (Half::Empty, Some(0)), (Half::Short, Some(GIB))] {
+        let mut present = Present::default();
+        run(&[want(Some(half))], &["a"], &mut present);
+        assert_eq!(present.loops.first().map(|found| found.bytes), bytes, "{half:?}");
+        assert_eq!(present.links.len(), 1, "{half:?}");
+        assert!(
+            !present.images.contains_key(&Image::Of("a".into())),
+            "{half:?}: its own bytes are not touched"
+        );
+        run(&[want(None)], &["a"], &mut present);
+        assert_eq!(present.images, BTreeMap::from([(Image::Of("a".into()), 2 * GIB)]), "{half:?}");
+        let whole: Vec<_> =
+            present.loops.iter().filter(|found| found.image == Image::Of("a".into())).collect();
+        assert_eq!((present.loops.len(), whole.len()), (1, 1), "{half:?}");
+        assert_eq!(present.links.values().next(), Some(&whole[0].path), "{half:?}");
+    }
+}
+
+#[test]
+fn a_volume_moves_to_another_droplet() {
+    let mut present = Present::default();
+    run(&[want(None)], &["a"], &mut present);
+    let moved = Wanted { attached: ("a".into(), 2, 5), ..want(None) };
+    run(&[moved], &["a"], &mut present);
+    assert_eq!(present.links.keys().map(|(droplet, _)| *droplet).collect::<Vec<_>>(), [2]);
+}

@@ -1,0 +1,8 @@
+//! The fake as its clients see it: over HTTP, and as devices on this machine.
+
+#[path = "fake/client.rs"]
+mod client;
+#[path = "fake/devices.rs"]
+mod devices;
+#[path = "fake/over_http.rs"]
+mod over_http;

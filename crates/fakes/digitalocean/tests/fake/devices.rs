@@ -1,0 +1,214 @@
+//! Attached volumes as real loop devices. Needs root.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use wharf_fake_digitalocean::{Fake, Half, HalfAttached, Options};
+use wharf_linux::{Devices as _, Linux};
+
+use crate::client::Client;
+
+const GIB: u64 = 1 << 30;
+
+struct Place {
+    root: tempfile::TempDir,
+    fake: Fake,
+    client: Client,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let (fake, client) = begin(root.path()).await;
+        Self { root, fake, client }
+    }
+
+    fn link(&self, droplet: u64, name: &str) -> PathBuf {
+        self.root.path().join(format!("dev/{droplet}/scsi-0DO_Volume_{name}"))
+    }
+
+    async fn create(&self, name: &str, snapshot: &str) -> String {
+        let body = json!({ "name": name, "region": "nyc3", "size_gigabytes": 1, "snapshot_id": snapshot });
+        let made = self.client.post("/v2/volumes", body).await;
+        assert_eq!(made.status, 201, "{made:?}");
+        made.body["volume"]["id"].as_str().unwrap().to_owned()
+    }
+
+    async fn act(&self, volume: &str, body: serde_json::Value) {
+        let begun = self.client.post(&format!("/v2/volumes/{volume}/actions"), body).await;
+        assert_eq!((begun.status, begun.body["action"]["status"].as_str()), (202, Some("completed")));
+    }
+
+    async fn attach(&self, volume: &str, droplet: u64) {
+        self.act(volume, json!({ "type": "attach", "droplet_id": droplet })).await;
+    }
+
+    async fn detach(&self, volume: &str, droplet: u64) {
+        self.act(volume, json!({ "type": "detach", "droplet_id": droplet })).await;
+    }
+}
+
+async fn begin(root: &Path) -> (Fake, Client) {
+    let options = Options::new().droplet(1, "nyc3").droplet(2, "nyc3").knobs(|knobs| {
+        knobs.action_delay_ms = 0;
+        knobs.device_delay_ms = 20;
+        knobs.snapshot_interval_ms = 0;
+    });
+    let options = Options { state: Some(root.join("state")), attach_real: Some(root.join("dev")), ..options };
+    let fake = Fake::start(options).await.unwrap();
+    let client = Client::new(&fake.url());
+    (fake, client)
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// The size of what a link leads to; none while there is nothing.
+fn size(link: &Path) -> Option<u64> {
+    Linux::new().device_size(&link.canonicalize().ok()?).ok()
+}
+
+fn write(link: &Path, text: &str) {
+    let file = std::fs::OpenOptions::new().write(true).open(link).unwrap();
+    file.write_all_at(text.as_bytes(), 4096).unwrap();
+    file.sync_all().unwrap();
+}
+
+fn read(link: &Path, length: usize) -> String {
+    let mut bytes = vec![0; length];
+    std::fs::File::open(link).unwrap().read_exact_at(&mut bytes, 4096).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Our loop devices, by the label that each has: its volume's id.
+fn loops_of(volume: &str) -> usize {
+    Linux::new().loop_devices().unwrap().iter().filter(|device| device.label == volume).count()
+}
+
+#[tokio::test]
+async fn a_device_comes_grows_moves_and_goes() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    let (here, there) = (place.link(1, "pvc-a"), place.link(2, "pvc-a"));
+    place.attach(&id, 1).await;
+    until("the device appears", || size(&here) == Some(GIB)).await;
+    assert!(!there.exists());
+    write(&here, "kept");
+    place.act(&id, json!({ "type": "resize", "size_gigabytes": 2 })).await;
+    until("the device grows", || size(&here) == Some(2 * GIB)).await;
+    place.detach(&id, 1).await;
+    until("the device goes", || !here.is_symlink() && loops_of(&id) == 0).await;
+    place.attach(&id, 2).await;
+    until("it appears at the other droplet", || size(&there) == Some(2 * GIB)).await;
+    assert_eq!(read(&there, 4), "kept");
+    assert_eq!(place.client.delete("/v2/droplets/2").await.status, 204);
+    until("a droplet takes its devices along", || loops_of(&id) == 0).await;
+    assert_eq!(place.client.delete(&format!("/v2/volumes/{id}")).await.status, 204);
+    let images = place.root.path().join("state/images");
+    until("its bytes are gone", || std::fs::read_dir(&images).unwrap().next().is_none()).await;
+    place.fake.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_snapshot_is_of_its_moment() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    place.attach(&id, 1).await;
+    let link = place.link(1, "pvc-a");
+    until("the device appears", || size(&link).is_some()).await;
+    write(&link, "before");
+    let made = place.client.post(&format!("/v2/volumes/{id}/snapshots"), json!({ "name": "s" })).await;
+    assert_eq!(made.status, 201);
+    write(&link, "after!");
+    let copy = place.create("pvc-b", made.body["snapshot"]["id"].as_str().unwrap()).await;
+    place.attach(&copy, 2).await;
+    let link = place.link(2, "pvc-b");
+    until("the copy appears", || size(&link) == Some(GIB)).await;
+    assert_eq!(read(&link, 6), "before");
+    place.fake.stop().await.unwrap();
+    assert_eq!(loops_of(&id) + loops_of(&copy), 0);
+}
+
+#[tokio::test]
+async fn attachments_outlive_the_fake() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    place.attach(&id, 1).await;
+    let link = place.link(1, "pvc-a");
+    until("the device appears", || size(&link).is_some()).await;
+    write(&link, "kept");
+    let Place { root, fake, client: _ } = place;
+    fake.stop().await.unwrap();
+    assert!(!link.is_symlink());
+    assert_eq!(loops_of(&id), 0);
+    let (fake, _) = begin(root.path()).await;
+    until("the device is back", || size(&link).is_some()).await;
+    assert_eq!(read(&link, 4), "kept");
+    // As one that was killed leaves them: a link too many, one that leads elsewhere, and the device.
+    let stale = root.path().join("dev/2/scsi-0DO_Volume_pvc-z");
+    std::fs::create_dir_all(stale.parent().unwrap()).unwrap();
+    fake.stop().await.unwrap();
+    std::os::unix::fs::symlink("/dev/null", &stale).unwrap();
+    std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+    let images = root.path().join("state/images");
+    let label = wharf_linux::LoopOptions { read_only: false, label: id.clone() };
+    Linux::new().loop_attach(&wharf_linux::Beneath::new(&images, Path::new(&id)), &label).unwrap();
+    let (fake, _) = begin(root.path()).await;
+    until("leftovers are taken back", || !stale.is_symlink() && size(&link) == Some(GIB)).await;
+    assert_eq!(loops_of(&id), 1);
+    fake.stop().await.unwrap();
+    assert_eq!(loops_of(&id), 0);
+}
+
+#[tokio::test]
+async fn half_attached_devices() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    let link = place.link(1, "pvc-a");
+    place.attach(&id, 1).await;
+    until("the device appears", || size(&link).is_some()).await;
+    write(&link, "kept");
+    place.detach(&id, 1).await;
+    until("the device goes", || !link.is_symlink()).await;
+    for (shape, seen) in [(Half::Dangling, None), (Half::Empty, Some(0)), (Half::Short, Some(GIB / 2))] {
+        // Long enough to be looked at, however slow the machine; it is ended by moving the clock.
+        place.fake.set_knobs(|knobs| {
+            knobs.half_attached = Some(HalfAttached { shape, for_ms: 600_000 });
+        });
+        place.attach(&id, 1).await;
+        until("half of it appears", || link.is_symlink() && size(&link) == seen).await;
+        place.fake.advance(Duration::from_secs(601));
+        until("it becomes whole", || size(&link) == Some(GIB)).await;
+        assert_eq!(read(&link, 4), "kept");
+        place.detach(&id, 1).await;
+        until("the device goes", || !link.is_symlink() && loops_of(&id) == 0).await;
+    }
+    place.fake.stop().await.unwrap();
+}
+
+/// Nobody calls stop when a test fails.
+#[tokio::test]
+async fn dropped_it_leaves_nothing() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    place.attach(&id, 1).await;
+    let link = place.link(1, "pvc-a");
+    until("the device appears", || size(&link).is_some()).await;
+    let Place { root: _root, fake, client: _ } = place;
+    drop(fake);
+    assert!(!link.is_symlink());
+    assert_eq!(loops_of(&id), 0);
+}
+
+#[tokio::test]
+async fn real_devices_need_a_place_for_their_bytes() {
+    let options = Options { attach_real: Some("/nowhere".into()), ..Options::new() };
+    assert!(Fake::start(options).await.is_err());
+}

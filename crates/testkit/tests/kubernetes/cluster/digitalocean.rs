@@ -1,0 +1,124 @@
+//! DigitalOcean Block Storage on a real Kubernetes: a droplet for each node, volumes that are attached and detached,
+//! and what the driver that ran before has left behind.
+
+mod cloud;
+
+use wharf_testkit::TestCluster;
+
+use super::MINUTE;
+use super::objects::{claim, class, pod};
+use cloud::{Cloud, DRIVER, TAKEN_OVER};
+
+/// A volume's whole life: made, attached, written, moved to the other node and back, snapshotted, restored larger,
+/// expanded in use, deleted.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn a_volume_of_digitalocean_goes_through_its_life() {
+    let cluster = TestCluster::start();
+    let cloud = Cloud::start(&cluster);
+    cluster
+        .apply(&[class("do", DRIVER, ""), snapshot_class("do"), claim("data", "do", "1500Mi", "")].concat());
+    cluster.wait_for("pvc/data", "jsonpath={.status.phase}=Bound", MINUTE);
+    assert_eq!(
+        cluster.field("pvc/data", ".status.capacity.storage"),
+        "2Gi",
+        "whole GiB, and told as they are"
+    );
+
+    let nodes = ["node-a", "node-b", "node-a"];
+    for (round, node) in nodes.into_iter().enumerate() {
+        let place = format!("nodeSelector: {{kubernetes.io/hostname: {node}}}");
+        cluster.apply(&pod("writer", "data", &place));
+        cluster.wait_for("pod/writer", "condition=Ready", 3 * MINUTE);
+        let log = shell(&cluster, "writer", &format!("echo {round} >> /data/log; sync; cat /data/log"));
+        assert_eq!(log.lines().count(), round + 1, "{log}");
+        if round + 1 < nodes.len() {
+            cluster.kubectl(&["delete", "pod", "writer"]);
+        }
+    }
+
+    cluster.apply(&snapshot("cut", "do", "data"));
+    cluster.wait_for("volumesnapshot/cut", "jsonpath={.status.readyToUse}=true", MINUTE);
+    shell(&cluster, "writer", "echo later >> /data/log; sync");
+    let source = "dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: cut}";
+    cluster.apply(&[claim("restored", "do", "5Gi", source), pod("reader", "restored", "")].concat());
+    cluster.wait_for("pod/reader", "condition=Ready", 3 * MINUTE);
+    assert_eq!(shell(&cluster, "reader", "cat /data/log"), "0\n1\n2\n", "what was there when it was cut");
+    assert!(size_of(&cluster, "reader") > 4 << 30, "the file system has grown with the volume");
+
+    let grown = r#"{"spec": {"resources": {"requests": {"storage": "3500Mi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", "data", "--patch", grown]);
+    cluster.wait_for("pvc/data", "jsonpath={.status.capacity.storage}=4Gi", 3 * MINUTE);
+    assert!(size_of(&cluster, "writer") > 3 << 30, "the pod sees it without a restart");
+    assert_eq!(shell(&cluster, "writer", "cat /data/log"), "0\n1\n2\nlater\n");
+
+    cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
+    cluster.kubectl(&["delete", "pvc", "--selector", "app=test", "--timeout=120s"]);
+    cloud.is_empty(&cluster);
+}
+
+/// What dobs.csi.digitalocean.com has written: one volume in use with data, one that it never formatted.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn volumes_of_the_driver_before_are_taken_over() {
+    let cluster = TestCluster::start();
+    let cloud = Cloud::start(&cluster);
+    cluster.apply(&[class("do-block-storage", DRIVER, ""), snapshot_class("do")].concat());
+    let (used, blank) = TAKEN_OVER;
+    for name in [used, blank] {
+        let id = cloud.make_volume(name, 2);
+        cluster.apply(&cloud::as_before(name, &id));
+        cluster.wait_for(&format!("pvc/{name}"), "jsonpath={.status.phase}=Bound", MINUTE);
+        if name == used {
+            cloud.fill(&id, name, "precious");
+            cloud.attach(&id, cloud::DROPLETS[0]);
+            cluster.apply(&cloud::attachment_as_before(name, &id));
+            let status = cloud::attached_as_before(name);
+            let object = format!("volumeattachment/{}", cloud::attachment_name(&id));
+            let patch = ["patch", &object, "--subresource=status", "--type=merge", "--patch", &status];
+            cluster.kubectl(&patch);
+        }
+    }
+    let place = "nodeSelector: {kubernetes.io/hostname: node-a}";
+    cluster.apply(&[pod("user", used, place), pod("first", blank, "")].concat());
+    cluster.wait_for("pod/user", "condition=Ready", 3 * MINUTE);
+    cluster.wait_for("pod/first", "condition=Ready", 3 * MINUTE);
+    assert_eq!(shell(&cluster, "user", "cat /data/file"), "precious\n");
+    shell(&cluster, "first", "echo new > /data/file; sync");
+
+    let grown = r#"{"spec": {"resources": {"requests": {"storage": "3Gi"}}}}"#;
+    cluster.kubectl(&["patch", "pvc", used, "--patch", grown]);
+    cluster.wait_for(&format!("pvc/{used}"), "jsonpath={.status.capacity.storage}=3Gi", 3 * MINUTE);
+    cluster.apply(&snapshot("cut", "do", used));
+    cluster.wait_for("volumesnapshot/cut", "jsonpath={.status.readyToUse}=true", MINUTE);
+
+    cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
+    cluster.kubectl(&["delete", "pvc", used, blank, "--timeout=120s"]);
+    cloud.is_empty(&cluster);
+}
+
+fn shell(cluster: &TestCluster, pod: &str, script: &str) -> String {
+    cluster.kubectl(&["exec", &format!("pod/{pod}"), "--", "sh", "-c", script])
+}
+
+/// How large the file system at /data is, in bytes.
+fn size_of(cluster: &TestCluster, pod: &str) -> u64 {
+    let blocks = shell(cluster, pod, "stat -f -c '%b %S' /data");
+    blocks.split_whitespace().map(|number| number.parse::<u64>().unwrap()).product()
+}
+
+fn snapshot_class(name: &str) -> String {
+    format!(
+        "\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {name}}}\n\
+         driver: {DRIVER}\ndeletionPolicy: Delete\n---"
+    )
+}
+
+fn snapshot(name: &str, class: &str, claim: &str) -> String {
+    format!(
+        "\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}}}\n\
+         spec: {{volumeSnapshotClassName: {class}, source: {{persistentVolumeClaimName: {claim}}}}}\n---"
+    )
+}
