@@ -10,6 +10,7 @@ const RESTORE: Capabilities = Capabilities {
     clone_volume: true,
     // The rest plays no part here.
     controller_service: true,
+    group_controller_service: false,
     topology: false,
     create_delete_volume: true,
     publish_unpublish_volume: false,
@@ -17,6 +18,9 @@ const RESTORE: Capabilities = Capabilities {
     list_volumes: false,
     list_volumes_published_nodes: false,
     get_capacity: false,
+    list_snapshots: false,
+    get_snapshot: false,
+    group_snapshot: false,
     expand_volume: false,
     modify_volume: false,
     single_node_multi_writer: false,
