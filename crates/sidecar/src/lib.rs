@@ -2,7 +2,7 @@
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
 //! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
-//! [`snapshotter`] and the [`health_monitor`].
+//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`].
 
 pub mod attacher;
 mod attempts;
@@ -10,6 +10,7 @@ mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
+mod finalizer;
 pub mod health_monitor;
 pub mod liveness;
 mod metrics;
@@ -18,6 +19,7 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 mod secret;
+pub mod snapshot_controller;
 pub mod snapshotter;
 mod work;
 

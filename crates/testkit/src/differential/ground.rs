@@ -85,7 +85,9 @@ impl Ground {
         let id = format!("{letter}-{number:03}");
         let logs = self.logs(number, side);
         let dir = self.dir.join(&id);
-        fs::create_dir_all(&logs).and_then(|()| fs::create_dir_all(&dir)).map_err(|error| error.to_string())?;
+        fs::create_dir_all(&logs)
+            .and_then(|()| fs::create_dir_all(&dir))
+            .map_err(|error| error.to_string())?;
         let mut run = Run {
             ground: self,
             scenario,
@@ -141,7 +143,9 @@ impl Run<'_> {
         let server = &self.ground.server;
         match step {
             Step::Create(objects) => objects.iter().try_for_each(|object| self.create(object)),
-            Step::Patch { object, with } => server.patch(&self.id, &self.named(object), false, &self.placed(with)),
+            Step::Patch { object, with } => {
+                server.patch(&self.id, &self.named(object), false, &self.placed(with))
+            }
             Step::PatchStatus { object, with } => {
                 server.patch(&self.id, &self.named(object), true, &self.placed(with))
             }
@@ -227,10 +231,8 @@ impl Run<'_> {
     /// With the words that only a run knows.
     fn placed(&self, value: &Value) -> Value {
         let mut value = value.clone();
-        let mut words = vec![
-            ("${id}".to_owned(), self.id.clone()),
-            ("${driver}".to_owned(), self.driver_name.clone()),
-        ];
+        let mut words =
+            vec![("${id}".to_owned(), self.id.clone()), ("${driver}".to_owned(), self.driver_name.clone())];
         words.extend(self.uids.iter().map(|(uid, name)| (format!("${{{name}}}"), uid.clone())));
         substitute(&mut value, &words);
         value
@@ -245,7 +247,8 @@ impl Run<'_> {
 
     fn volume(&self, id: &str, bytes: i64) -> Result<(), String> {
         let state = self.dir.join("state");
-        let record = json!({"id": id, "bytes": bytes, "request": "", "mutable": {}, "published": {}, "mounted": {}});
+        let record =
+            json!({"id": id, "bytes": bytes, "request": "", "mutable": {}, "published": {}, "mounted": {}});
         fs::create_dir_all(state.join("data").join(id))
             .and_then(|()| fs::write(state.join("volumes").join(id), record.to_string()))
             .map_err(|error| format!("the volume cannot be made: {error}"))
@@ -297,7 +300,11 @@ impl Run<'_> {
         all.filter_map(|process| (!process.runs()).then_some(process)).for_each(Beside::restart);
     }
 
-    fn until(&mut self, what: &str, mut ask: impl FnMut(&Self) -> Result<bool, String>) -> Result<(), String> {
+    fn until(
+        &mut self,
+        what: &str,
+        mut ask: impl FnMut(&Self) -> Result<bool, String>,
+    ) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while !ask(self)? {
             if Instant::now() > end {
@@ -332,7 +339,11 @@ impl Run<'_> {
         let mut names = self.uids.clone();
         names.push((self.id.clone(), "ID".to_owned()));
         // Names may be made of a uid's beginning.
-        names.extend(self.uids.iter().filter_map(|(uid, name)| Some((uid.split('-').next()?.to_owned(), format!("SHORT-{name}")))));
+        names.extend(
+            self.uids
+                .iter()
+                .filter_map(|(uid, name)| Some((uid.split('-').next()?.to_owned(), format!("SHORT-{name}")))),
+        );
         let names = Names::new(names);
         let (mut objects, mut events) = (Vec::new(), server.events(&self.id, "")?);
         let mut wanted = self.objects.clone();

@@ -11,10 +11,8 @@ use std::time::Instant;
 use wharf_testkit::differential::{Comparison, Ground, Outcome, Scenario, Side, allowed, load};
 use wharf_testkit::{ClusterOptions, TestCluster};
 
-const FILES: [(&str, &str); 2] = [
-    ("provisioner.yaml", include_str!("provisioner.yaml")),
-    ("resizer.yaml", include_str!("resizer.yaml")),
-];
+const FILES: [(&str, &str); 2] =
+    [("provisioner.yaml", include_str!("provisioner.yaml")), ("resizer.yaml", include_str!("resizer.yaml"))];
 /// How many scenarios run at once. They wait for most of their time.
 const WORKERS: usize = 16;
 

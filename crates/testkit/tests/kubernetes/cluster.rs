@@ -9,6 +9,7 @@ mod moving;
 mod no_leak;
 mod objects;
 mod rbac;
+mod snapshot_controller;
 mod static_volumes;
 mod survive;
 mod swap;

@@ -10,6 +10,7 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_controller;
 mod snapshotter;
 
 use std::ffi::OsStr;
@@ -35,6 +36,7 @@ pub(crate) enum Program {
     Resizer,
     Snapshotter,
     HealthMonitor,
+    SnapshotController,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -75,6 +77,7 @@ impl Program {
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
             "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
+            "snapshot-controller" => Some(Self::SnapshotController),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -103,6 +106,9 @@ impl Program {
                 Self::HealthMonitor => {
                     Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
                 }
+                Self::SnapshotController => {
+                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -121,6 +127,7 @@ impl Program {
             Self::Resizer => "csi-resizer",
             Self::Snapshotter => "csi-snapshotter",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
+            Self::SnapshotController => "snapshot-controller",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -134,6 +141,7 @@ impl Program {
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

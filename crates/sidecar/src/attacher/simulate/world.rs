@@ -152,7 +152,7 @@ fn refers(attachment: &Value, volume: &str) -> bool {
 }
 
 /// The object with the patch applied; `None` where the server would refuse.
-fn patched(object: &Value, patch: &Patch) -> Option<Value> {
+pub(crate) fn patched(object: &Value, patch: &Patch) -> Option<Value> {
     let mut changed = object.clone();
     match patch {
         Patch::Json(operations) => {
