@@ -8,6 +8,7 @@ mod moving;
 mod no_leak;
 mod objects;
 mod rbac;
+mod snapshots;
 mod static_volumes;
 mod survive;
 mod swap;
