@@ -1,6 +1,7 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-cargo test-sanity test-vm test-cluster test-all bench fmt clippy tools
+.PHONY: help build demo test test-cargo test-sanity test-clients test-vm test-cluster differential test-all bench fmt clippy \
+  tools
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -11,8 +12,8 @@ build: ## build the release binary: target/release/wharf
 demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
 	hack/demo.sh
 
-test: tools ## everything that must pass: crates, csi-sanity, virtual machine
-	hack/test.sh cargo sanity vm
+test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, a slice of differential
+	hack/test.sh cargo sanity clients vm slice
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
@@ -20,14 +21,20 @@ test-cargo: tools ## the crates' own tests, with a real kernel
 test-sanity: tools ## csi-sanity against the local driver and the SDK's example
 	hack/test.sh sanity
 
+test-clients: tools ## the clients of others against our fakes
+	hack/test.sh clients
+
 test-vm: tools ## what needs a kernel of its own
 	hack/test.sh vm
 
 test-cluster: tools ## on a real Kubernetes of two nodes, which is built once (10 minutes)
 	hack/test.sh cluster
 
+differential: tools ## upstream's sidecars and ours, scenario by scenario, on a real API server
+	hack/test.sh differential
+
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity vm cluster soak
+	hack/test.sh cargo sanity clients vm differential cluster soak
 
 bench: tools ## measure, as ratios within one run: the driver, then the sidecars (20 minutes)
 	bench/run.sh

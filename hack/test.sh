@@ -3,7 +3,10 @@
 #
 #   cargo    every crate's own tests: rules as tables, properties, and the real kernel
 #   sanity   csi-sanity against our drivers
+#   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
+#   slice    the fast part of differential
+#   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
 #   soak     what takes long: the other cargo tests marked `ignored`
 set -euo pipefail
@@ -40,15 +43,24 @@ cluster() {
     cargo test --workspace --no-fail-fast -- --ignored --test-threads=1 cluster::
 }
 
+# differential all|slice
+differential() {
+  "$ROOT/hack/tools.sh" cluster &&
+    cargo build --quiet --package wharf &&
+    cargo test --workspace --test differential -- --ignored --exact --nocapture "differential_$1"
+}
+
 cd "$ROOT"
 for name in "$@"; do
   case $name in
     cargo) tier cargo '^test result: ' cargo test --workspace --no-fail-fast ;;
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
+    clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
+    slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     cluster) tier cluster '^test result: ' cluster ;;
-    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: ;;
-    *) die "there is no tier $name: cargo, sanity, vm, cluster, soak" ;;
+    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: --skip differential_ ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, cluster, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -92,6 +92,7 @@ eventually() {
 kubectl() { "$BIN/kubectl" "$@"; }
 
 control_plane() {
+  # The sidecars of upstream that tests run beside ours know VolumeAttributesClass by its beta version.
   # shellcheck disable=SC2086 # several flags
   start etcd "$STORE" --data-dir "$RUN/etcd" --log-level warn \
     --listen-client-urls "http://127.0.0.1:$PORTS" --advertise-client-urls "http://127.0.0.1:$PORTS" \
@@ -104,6 +105,7 @@ control_plane() {
     --client-ca-file "$PKI/ca.crt" --authorization-mode Node,RBAC --allow-privileged=true \
     --kubelet-client-certificate "$PKI/admin.crt" --kubelet-client-key "$PKI/admin.key" \
     --kubelet-preferred-address-types InternalIP --service-cluster-ip-range 10.96.0.0/16 \
+    --runtime-config storage.k8s.io/v1beta1/volumeattributesclasses=true \
     --service-account-issuer https://kubernetes.default.svc --endpoint-reconciler-type none \
     --service-account-key-file "$PKI/service-accounts.key" \
     --service-account-signing-key-file "$PKI/service-accounts.key"

@@ -11,6 +11,8 @@ programs() {
   cat <<'LINES'
 provisioner github.com/kubernetes-csi/external-provisioner/v5 csi-provisioner
 resizer github.com/kubernetes-csi/external-resizer csi-resizer
+snapshotter github.com/kubernetes-csi/external-snapshotter/v8 csi-snapshotter
+snapshotter github.com/kubernetes-csi/external-snapshotter/v8 snapshot-controller
 hostpath github.com/kubernetes-csi/csi-driver-host-path hostpathplugin
 LINES
 }
@@ -20,7 +22,7 @@ while read -r directory module program; do
   version=$(sed -nE "s|^(require )?\t?$module v([^ ]*).*|\\2|p" "$HERE/$directory/go.mod")
   file=$CACHE/upstream/$program-$version
   if [ ! -x "$file" ]; then
-    command -v go >/dev/null || die "upstream's programs are built with Go: please install Go 1.25 or newer"
+    command -v go >/dev/null || die "upstream's programs are built with Go: please install Go 1.26 or newer"
     echo "building $program $version, which takes minutes" >&2
     # Under another name first: a build that was interrupted must not look like a finished one.
     (cd "$HERE/$directory" && nice -n 19 go build -mod=readonly -trimpath -ldflags "-s -w -X main.version=v$version" \

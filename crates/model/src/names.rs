@@ -124,6 +124,14 @@ pub mod reason {
     pub const VOLUME_MODIFY_CANCELED: &str = "VolumeModifyCanceled";
     /// Claim, Warning.
     pub const VOLUME_MODIFY_FAILED: &str = "VolumeModifyFailed";
+    /// Claim, Warning: the driver says that something is wrong with the volume.
+    pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
+    /// Claim, Normal: nothing is wrong any more.
+    pub const VOLUME_CONDITION_NORMAL: &str = "VolumeConditionNormal";
+    /// Claim, Warning: pods that use it are on a node that has failed.
+    pub const NODE_FAILED: &str = "NodeFailed";
+    /// Claim, Warning as upstream has it: that node is back.
+    pub const NODE_RECOVERED: &str = "NodeRecovered";
 }
 
 /// Conditions of a claim.
@@ -153,6 +161,8 @@ pub enum LeaseRole {
     Resizer,
     /// csi-snapshotter.
     Snapshotter,
+    /// external-health-monitor-controller.
+    HealthMonitor,
 }
 
 impl LeaseRole {
@@ -163,6 +173,7 @@ impl LeaseRole {
             Self::Attacher => sanitised(&format!("external-attacher-leader-{driver}")),
             Self::Resizer => sanitised(&format!("external-resizer-{driver}")),
             Self::Snapshotter => sanitised(&format!("external-snapshotter-leader-{driver}")),
+            Self::HealthMonitor => sanitised(&format!("external-health-monitor-leader-{driver}")),
         }
     }
 }
@@ -270,6 +281,8 @@ mod tests {
             let snapshotter = format!("external-snapshotter-leader-{provisioner}");
             assert_eq!(LeaseRole::Snapshotter.lease_name(driver), snapshotter);
         }
+        let monitor = LeaseRole::HealthMonitor.lease_name("hostpath.csi.k8s.io");
+        assert_eq!(monitor, "external-health-monitor-leader-hostpath-csi-k8s-io");
     }
 
     /// sidecars.md 1.2 "Attach order".

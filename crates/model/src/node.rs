@@ -1,9 +1,10 @@
-//! Node, slim: name and labels.
+//! Node, slim: name, labels and whether it is ready.
 
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 
-use crate::Meta;
 use crate::kind::{Api, Kind, Scope};
+use crate::words::nullable;
+use crate::{Meta, Time};
 
 /// A node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -12,6 +13,18 @@ pub struct Node {
     /// Metadata without annotations, of which nodes have many and we use none.
     #[serde(deserialize_with = "Meta::without_annotations")]
     pub metadata: Meta,
+    /// Whether it is ready; `None` while nobody has said.
+    #[serde(rename = "status", deserialize_with = "ready")]
+    pub ready: Option<Ready>,
+}
+
+/// The condition `Ready` of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Its status is `True`; `False` and `Unknown` are not.
+    pub is: bool,
+    /// Since when.
+    pub since: Option<Time>,
 }
 
 impl Kind for Node {
@@ -19,5 +32,55 @@ impl Kind for Node {
 
     fn meta(&self) -> &Meta {
         &self.metadata
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireStatus {
+    #[serde(deserialize_with = "nullable")]
+    conditions: Vec<WireCondition>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct WireCondition {
+    r#type: String,
+    status: String,
+    last_transition_time: Option<Time>,
+}
+
+fn ready<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Ready>, D::Error> {
+    let WireStatus { conditions } = nullable(deserializer)?;
+    let ready = conditions.into_iter().find(|condition| condition.r#type == "Ready");
+    Ok(ready.map(|ready| Ready { is: ready.status == "True", since: ready.last_transition_time }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn ready_is_said_by_one_condition() {
+        let since = "2026-11-15T10:00:00Z";
+        let of = |status: &str| json!({"type": "Ready", "status": status, "lastTransitionTime": since});
+        let pressure = json!({"type": "DiskPressure", "status": "True"});
+        for (status, expected) in [
+            (json!(null), None),
+            (json!({}), None),
+            (json!({"conditions": [pressure]}), None),
+            (json!({"conditions": [pressure, of("True")]}), Some(true)),
+            (json!({"conditions": [of("False")]}), Some(false)),
+            (json!({"conditions": [of("Unknown")]}), Some(false)),
+        ] {
+            let row = status.to_string();
+            let node: Node =
+                serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap();
+            assert_eq!(node.ready.map(|ready| ready.is), expected, "{row}");
+            let told = node.ready.and_then(|ready| ready.since).map(|time| time.to_string());
+            assert_eq!(told.as_deref(), expected.map(|_| since), "{row}");
+        }
     }
 }

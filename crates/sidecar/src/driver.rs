@@ -71,6 +71,14 @@ pub struct Capabilities {
     pub modify_volume: bool,
     /// SINGLE_NODE_MULTI_WRITER of the controller.
     pub single_node_multi_writer: bool,
+    /// VOLUME_CONDITION of the controller, which CSI 1.13 dropped.
+    pub volume_condition: bool,
+    /// GET_VOLUME.
+    pub get_volume: bool,
+    /// GET_VOLUME_HEALTH of the controller.
+    pub get_volume_health: bool,
+    /// LIST_VOLUME_HEALTH.
+    pub list_volume_health: bool,
     /// EXPAND_VOLUME of the node.
     pub node_expand_volume: bool,
 }
@@ -104,6 +112,10 @@ impl Capabilities {
                 ControllerRpc::CloneVolume => self.clone_volume = true,
                 ControllerRpc::ExpandVolume => self.expand_volume = true,
                 ControllerRpc::ModifyVolume => self.modify_volume = true,
+                ControllerRpc::VolumeCondition => self.volume_condition = true,
+                ControllerRpc::GetVolume => self.get_volume = true,
+                ControllerRpc::GetVolumeHealth => self.get_volume_health = true,
+                ControllerRpc::ListVolumeHealth => self.list_volume_health = true,
                 ControllerRpc::SingleNodeMultiWriter => self.single_node_multi_writer = true,
                 _ => {}
             }

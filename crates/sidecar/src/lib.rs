@@ -1,8 +1,8 @@
 //! Everything between a CSI driver and Kubernetes, in one process; start reading at [`process`].
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
-//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`] and the
-//! [`snapshotter`].
+//! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
+//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`].
 
 pub mod attacher;
 mod attempts;
@@ -10,6 +10,8 @@ mod capability;
 mod context;
 pub mod controller;
 pub mod driver;
+mod finalizer;
+pub mod health_monitor;
 pub mod liveness;
 mod metrics;
 pub mod process;
@@ -17,6 +19,7 @@ pub mod provisioner;
 pub mod registrar;
 pub mod resizer;
 mod secret;
+pub mod snapshot_controller;
 pub mod snapshotter;
 mod work;
 

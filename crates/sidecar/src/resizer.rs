@@ -41,7 +41,7 @@ const ROUNDS: usize = 64;
 /// Between looks at classes that cannot be read.
 const CLASSES_AGAIN: Duration = Duration::from_secs(5);
 /// Pods that have ended use nothing.
-const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
+pub(crate) const NOT_ENDED: &str = "status.phase!=Succeeded,status.phase!=Failed";
 
 /// What the resizer is told.
 #[derive(Debug, Clone)]

@@ -72,7 +72,7 @@ impl TestCluster {
         self.run.join("kubeconfig")
     }
 
-    /// Credentials of upstream's sidecar of this name (`provisioner`, `attacher`, `resizer`): it may do exactly what
+    /// Credentials of upstream's sidecar of this name (`provisioner`, `attacher`, `resizer`, `health-monitor`): it may do exactly what
     /// `test/rbac` says. Its namespace is `wharf-rbac`.
     pub fn kubeconfig_of(&self, sidecar: &str) -> PathBuf {
         let rules = fs::read_to_string(format!("{RBAC}/{sidecar}.yaml")).expect("the rules");

@@ -4,6 +4,7 @@
 mod beside;
 mod cluster;
 mod crash;
+pub mod differential;
 mod driver;
 mod leftovers;
 mod orchestrator;

@@ -11,6 +11,7 @@
 mod controller;
 mod faults;
 mod groups;
+mod health;
 mod identity;
 mod log;
 mod node;
@@ -191,6 +192,40 @@ impl Call {
     }
 }
 
+/// A call that is under way. One that its caller does not wait for any more is logged as abandoned: the server drops it
+/// then, wherever it is.
+struct Pending<'a> {
+    log: &'a Log,
+    call: &'a Call,
+    began: Instant,
+    answered: bool,
+}
+
+impl Pending<'_> {
+    fn answer(&mut self, code: &str, message: Option<&str>, violation: bool) {
+        self.answered = true;
+        self.log.write(self.call, self.began, code, message, violation);
+    }
+
+    /// What the fault does to it.
+    fn failed(&mut self, fault: &Fault) -> Option<Status> {
+        if fault.die {
+            self.answer("died", None, false);
+            // What kill -9 does: no destructor runs, nothing is flushed.
+            std::process::abort();
+        }
+        fault.status()
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.answer("abandoned", None, false);
+        }
+    }
+}
+
 /// Why an effect did not happen.
 struct Refusal {
     status: Status,
@@ -227,37 +262,34 @@ impl Script {
         call: Call,
         effect: impl FnOnce(&Held<'_>) -> Result<T, Refusal>,
     ) -> Result<Response<T>, Status> {
-        let began = Instant::now();
+        let mut pending = Pending { log: &self.log, call: &call, began: Instant::now(), answered: false };
         let fault = self.faults.draw(call.method);
         let delay = self.options.delay + fault.as_ref().map_or(0, |fault| fault.delay_ms);
         if delay > 0 {
             tokio::time::sleep(Duration::from_millis(delay)).await;
         }
-        let failed = |when: When| {
-            let fault = fault.as_ref().filter(|fault| fault.when == when)?;
-            if fault.die {
-                self.log.write(&call, began, "died", None, false);
-                // What kill -9 does: no destructor runs, nothing is flushed.
-                std::process::abort();
-            }
-            fault.status()
-        };
-        let result = match failed(When::Before) {
+        let due = |when: When| fault.as_ref().filter(|fault| fault.when == when);
+        if due(When::Before).is_some_and(|fault| fault.hold) {
+            self.faults.hold(call.method).await;
+        }
+        let result = match due(When::Before).and_then(|fault| pending.failed(fault)) {
             Some(status) => Err(status.into()),
             None => self.state.hold().map_err(Refusal::from).and_then(|held| effect(&held)),
         };
-        let result = match failed(When::After) {
+        if due(When::After).is_some_and(|fault| fault.hold) {
+            self.faults.hold(call.method).await;
+        }
+        let result = match due(When::After).and_then(|fault| pending.failed(fault)) {
             Some(status) if result.is_ok() => Err(status.into()),
             _ => result,
         };
         match result {
             Ok(answer) => {
-                self.log.write(&call, began, "Ok", None, false);
+                pending.answer("Ok", None, false);
                 Ok(Response::new(answer))
             }
             Err(Refusal { status, violation }) => {
-                let code = format!("{:?}", status.code());
-                self.log.write(&call, began, &code, Some(status.message()), violation);
+                pending.answer(&format!("{:?}", status.code()), Some(status.message()), violation);
                 Err(status)
             }
         }

@@ -107,6 +107,14 @@ impl ScriptedDriver {
         fs::rename(temporary, self.dir.join("faults")).expect("replacing the faults");
     }
 
+    /// What is wrong with volumes from now on, by volume, in JSON: `{"vol-1": "the disk is gone"}`.
+    pub fn conditions(&self, json: &str) {
+        let state = self.dir.join("state");
+        let temporary = state.join("conditions.tmp");
+        fs::write(&temporary, json).expect("writing the conditions");
+        fs::rename(temporary, state.join("conditions")).expect("replacing the conditions");
+    }
+
     /// The calls so far.
     pub fn calls(&self) -> Vec<Entry> {
         entries(&self.dir.join("log"))

@@ -5,6 +5,7 @@ mod cli;
 mod csi;
 mod driver;
 mod fake;
+mod install;
 mod local;
 mod log;
 mod output;

@@ -4,6 +4,7 @@
 mod environment;
 mod goflags;
 mod roles;
+mod snapshots;
 mod upstream;
 
 use std::path::PathBuf;
@@ -17,11 +18,13 @@ use crate::signal::{stop_signal, which_signal};
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
+pub(crate) use snapshots::{SnapshotControllerArgs, run as run_snapshot_controller};
 pub(crate) use upstream::{Asked, Program, Work};
 
 const EXPLANATION: &str = "\
-For the cluster it makes, attaches, expands and deletes the driver's volumes, in place of external-provisioner,
-external-attacher and external-resizer. The driver says which of these roles it needs; --roles says it instead.
+For the cluster it makes, attaches, expands and deletes the driver's volumes and tells of their health, in place of
+external-provisioner, external-attacher, external-resizer and external-health-monitor. The driver says which of
+these roles it needs; --roles says it instead.
 Each role works while it holds the lease that upstream's sidecar would hold, so the two never act side by side,
 and asks for no permissions that upstream's does not have. It waits for a driver or an API server that is away.
 
@@ -43,8 +46,10 @@ Examples:
 
 POD_NAME names this replica among others; without it the host's name does.
 
-Called as csi-provisioner, csi-attacher, csi-resizer, csi-node-driver-registrar or livenessprobe (by a link of
-that name), the binary takes the flags of that program.";
+With --roles snapshot-controller it also binds the snapshots of all drivers, as `wharf snapshot-controller` does.
+
+Called as csi-provisioner, csi-attacher, csi-resizer, csi-external-health-monitor-controller,
+csi-node-driver-registrar or livenessprobe (by a link of that name), the binary takes the flags of that program.";
 
 /// Run what a CSI driver needs beside it in Kubernetes
 #[derive(Debug, clap::Args)]
@@ -97,7 +102,7 @@ impl SidecarArgs {
         let controls = !node || roles.are_named();
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
         Ok(Sidecar {
-            driver: csi_address,
+            driver: Some(csi_address),
             registrar,
             probe_timeout: node.then_some(probe_timeout),
             controller: controls.then(|| roles.checked(environment)).transpose()?,

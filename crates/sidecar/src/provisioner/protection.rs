@@ -11,7 +11,7 @@
 //! - Without permission to change snapshots they are restored from unprotected, as by older releases upstream; that
 //!   is said once, and counted.
 //!
-//! Rules in [`decide`], edits of raw objects in [`raw`]: there is no permission to patch claims.
+//! Rules in [`decide`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch claims.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,12 +30,12 @@ use self::decide::{CloneView, Hold, SnapshotView, Step};
 use super::intent::Intent;
 use super::source::{Named, Source, content_of, named};
 use crate::context::Context;
+use crate::finalizer;
 use crate::work::{Outcome, Wish, feed, work};
 
 mod decide;
-mod raw;
 
-pub(crate) use raw::ProtectError;
+pub(crate) use crate::finalizer::ProtectError;
 
 /// Claims that wait for their volumes, by the source that these are to be made from.
 const BY_SOURCE: &str = "provisioner/source";
@@ -54,11 +54,12 @@ pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), Pr
     match source {
         Source::None | Source::Foreign => Ok(()),
         Source::Volume { claim, uid, .. } => {
-            raw::add(cluster, &PersistentVolumeClaim::API, claim, uid, CLONING_PROTECTION).await
+            finalizer::add(cluster, &PersistentVolumeClaim::API, claim, uid, CLONING_PROTECTION).await
         }
         Source::Snapshot { snapshot, uid, .. } => {
             let added =
-                raw::add(cluster, &VolumeSnapshot::API, snapshot, uid, SNAPSHOT_SOURCE_PROTECTION).await;
+                finalizer::add(cluster, &VolumeSnapshot::API, snapshot, uid, SNAPSHOT_SOURCE_PROTECTION)
+                    .await;
             match added {
                 Err(ProtectError::Api(error @ ApiError::Forbidden(_))) => {
                     context.metrics.family(Counts::register).forbidden(&error);
@@ -234,7 +235,7 @@ impl Sources {
             Step::Remove => {
                 let api = &PersistentVolumeClaim::API;
                 let uid = &claim.metadata.uid;
-                self.ended(&key, raw::remove(self.cluster(), api, &key, uid, CLONING_PROTECTION).await)
+                self.ended(&key, finalizer::remove(self.cluster(), api, &key, uid, CLONING_PROTECTION).await)
             }
         }
     }
@@ -274,11 +275,11 @@ impl Sources {
             Step::Remove => {}
         }
         let (api, uid) = (&VolumeSnapshot::API, &snapshot.metadata.uid);
-        raw::remove(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await?;
+        finalizer::remove(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await?;
         // A claim may have come meanwhile and found the finalizer still there. If the snapshot cannot be protected
         // any more, the driver will say what it can still do.
         if !self.waiting(&source).is_empty() {
-            let added = raw::add(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await;
+            let added = finalizer::add(self.cluster(), api, key, uid, SNAPSHOT_SOURCE_PROTECTION).await;
             tracing::debug!(snapshot = %key, ?added, "the snapshot is needed again");
         }
         Ok(self.ended(key, Ok(())))

@@ -6,6 +6,7 @@ use tonic::{Code, Request, Response, Status};
 use wharf_csi::v1::controller_server::Controller;
 use wharf_csi::v1::{self as csi};
 
+use super::health::Conditions;
 use super::volumes::{known, publish, required, shown};
 use super::{Call, Script, snapshots, violation};
 
@@ -150,11 +151,12 @@ impl Controller for Script {
             let volumes = held.volumes(&starting_token, most)?;
             let full = volumes.len() == most;
             let next_token = volumes.last().filter(|_| full).map(|last| last.id.clone()).unwrap_or_default();
+            let conditions = self.conditions(held)?;
             let entries = volumes.iter().map(|volume| csi::list_volumes_response::Entry {
                 volume: Some(shown(volume)),
                 status: Some(csi::list_volumes_response::VolumeStatus {
                     published_node_ids: volume.published.keys().cloned().collect(),
-                    ..Default::default()
+                    volume_condition: conditions.as_ref().map(|all| all.condition(&volume.id)),
                 }),
             });
             Ok(csi::ListVolumesResponse { entries: entries.collect(), next_token })
@@ -287,7 +289,7 @@ impl Controller for Script {
             let volume = known(held, &id)?;
             let status = csi::controller_get_volume_response::VolumeStatus {
                 published_node_ids: volume.published.keys().cloned().collect(),
-                ..Default::default()
+                volume_condition: self.conditions(held)?.map(|all| all.condition(&id)),
             };
             Ok(csi::ControllerGetVolumeResponse { volume: Some(shown(&volume)), status: Some(status) })
         })
@@ -313,9 +315,39 @@ impl Controller for Script {
         .await
     }
 
-    absent! {
-        controller_list_volume_health(ControllerListVolumeHealthRequest) -> ControllerListVolumeHealthResponse;
-        controller_get_volume_health(ControllerGetVolumeHealthRequest) -> ControllerGetVolumeHealthResponse;
+    async fn controller_list_volume_health(
+        &self,
+        request: Request<csi::ControllerListVolumeHealthRequest>,
+    ) -> Result<Response<csi::ControllerListVolumeHealthResponse>, Status> {
+        let after = request.into_inner().starting_token;
+        self.call(Call::new("ControllerListVolumeHealth").with("after", after.clone()), |held| {
+            let conditions = Conditions::read(held)?;
+            let all = held.volumes(&after, usize::MAX)?;
+            let entries = all.iter().map(|volume| conditions.health(&volume.id));
+            let entries = entries.filter(|health| !health.health_statuses.is_empty()).collect();
+            Ok(csi::ControllerListVolumeHealthResponse { entries, next_token: String::new() })
+        })
+        .await
+    }
+
+    async fn controller_get_volume_health(
+        &self,
+        request: Request<csi::ControllerGetVolumeHealthRequest>,
+    ) -> Result<Response<csi::ControllerGetVolumeHealthResponse>, Status> {
+        let id = request.into_inner().volume_id;
+        self.call(Call::new("ControllerGetVolumeHealth").with("volume", id.clone()), |held| {
+            known(held, &id)?;
+            let volume_health = Some(Conditions::read(held)?.health(&id));
+            Ok(csi::ControllerGetVolumeHealthResponse { volume_health })
+        })
+        .await
+    }
+}
+
+impl Script {
+    /// What is wrong with volumes, for a driver that tells conditions.
+    fn conditions(&self, held: &super::state::Held<'_>) -> std::io::Result<Option<Conditions>> {
+        self.options.has("VOLUME_CONDITION").then(|| Conditions::read(held)).transpose()
     }
 }
 

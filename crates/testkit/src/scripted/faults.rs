@@ -3,10 +3,15 @@
 //! ```json
 //! {"CreateVolume": {"code": "Unavailable", "count": 3, "when": "after"}, "*": {"delay_ms": 50}}
 //! ```
+//!
+//! A list in the place of a fault is drawn from in its order: the next one when the count of one is reached.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tonic::{Code, Status};
@@ -27,6 +32,17 @@ pub struct Fault {
     pub delay_ms: u64,
     /// The whole driver dies, as by kill -9.
     pub die: bool,
+    /// The call stands still, before its effect or after it, until the file changes. A line with its method in the file
+    /// of the same name with `.held` says that it came so far.
+    pub hold: bool,
+}
+
+/// What the file has for one method.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum Script {
+    One(Fault),
+    List(Vec<Fault>),
 }
 
 /// On which side of the effect a fault is.
@@ -62,7 +78,8 @@ pub(super) struct Faults {
 #[derive(Default)]
 struct Drawn {
     text: Vec<u8>,
-    counts: BTreeMap<String, u64>,
+    /// By the method, or the star, and the place in its list.
+    counts: BTreeMap<(String, usize), u64>,
 }
 
 impl Faults {
@@ -73,23 +90,43 @@ impl Faults {
     /// The fault of this call, if it has one. A file that is missing or does not parse has none.
     pub(super) fn draw(&self, method: &str) -> Option<Fault> {
         let text = std::fs::read(self.file.as_deref()?).ok()?;
-        let faults: BTreeMap<String, Fault> = serde_json::from_slice(&text)
+        let faults: BTreeMap<String, Script> = serde_json::from_slice(&text)
             .inspect_err(|error| eprintln!("the fault file is ignored: {error}"))
             .ok()?;
-        let (name, fault) = faults.get_key_value(method).or_else(|| faults.get_key_value("*"))?;
+        let (name, script) = faults.get_key_value(method).or_else(|| faults.get_key_value("*"))?;
+        let list = match script {
+            Script::One(fault) => std::slice::from_ref(fault),
+            Script::List(list) => list,
+        };
         let mut drawn = self.drawn.lock().ok()?;
         if drawn.text != text {
             *drawn = Drawn { text, counts: BTreeMap::new() };
         }
-        let count = drawn.counts.entry(name.clone()).or_default();
-        if fault.count.is_some_and(|most| *count >= most) {
-            return None;
-        }
+        let count = |place: usize| drawn.counts.get(&(name.clone(), place)).copied().unwrap_or(0);
+        let (place, fault) = list
+            .iter()
+            .enumerate()
+            .find(|(place, fault)| fault.count.is_none_or(|most| count(*place) < most))?;
         if fault.probability.is_some_and(|probability| random() >= probability) {
             return None;
         }
-        *count += 1;
+        *drawn.counts.entry((name.clone(), place)).or_default() += 1;
         Some(fault.clone())
+    }
+
+    /// Tells that the call stands still, and waits until the file says something else.
+    pub(super) async fn hold(&self, method: &str) {
+        let Some(file) = self.file.as_deref() else { return };
+        let now = || std::fs::read(file).unwrap_or_default();
+        let text = now();
+        let mark = file.with_extension("held");
+        let marked = File::options().create(true).append(true).open(mark);
+        if let Err(error) = marked.and_then(|mut mark| mark.write_all(format!("{method}\n").as_bytes())) {
+            eprintln!("nobody learns that {method} stands still: {error}");
+        }
+        while now() == text {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 }
 
@@ -122,5 +159,25 @@ mod tests {
         assert!(fault.status().is_none());
         assert_eq!(fault.delay_ms, 5);
         assert_eq!(faults.draw("DeleteVolume"), None, "the star counts all methods together");
+
+        std::fs::write(&file, r#"{"CreateVolume": [{"code": "Aborted", "count": 1}, {"code": "Internal"}]}"#)
+            .unwrap();
+        let codes: Vec<_> = (0..3).map(|_| faults.draw("CreateVolume").unwrap().code.unwrap()).collect();
+        assert_eq!(codes, ["Aborted", "Internal", "Internal"], "a list is drawn from in its order");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn a_call_that_stands_still_says_so_and_goes_on_when_the_file_changes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("faults");
+        std::fs::write(&file, r#"{"CreateVolume": {"hold": true}}"#).unwrap();
+        let faults = Faults::new(Some(file.clone()));
+        assert!(faults.draw("CreateVolume").unwrap().hold);
+        let held = faults.hold("CreateVolume");
+        tokio::pin!(held);
+        assert!(tokio::time::timeout(Duration::from_millis(50), &mut held).await.is_err());
+        assert_eq!(std::fs::read_to_string(dir.path().join("faults.held")).unwrap(), "CreateVolume\n");
+        std::fs::write(&file, "{}").unwrap();
+        held.await;
     }
 }

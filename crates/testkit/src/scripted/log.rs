@@ -22,7 +22,7 @@ pub struct Entry {
     pub at: Option<String>,
     /// The method, as in the contract.
     pub method: String,
-    /// The gRPC code by its name in tonic, or "died".
+    /// The gRPC code by its name in tonic, or "died", or "abandoned" by the caller before there was one.
     pub code: String,
     /// What the caller was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -153,6 +153,11 @@ impl Held<'_> {
         if copied.success() { Ok(()) } else { Err(io::Error::other(format!("cp of {from} failed"))) }
     }
 
+    /// A file beside the records.
+    pub(super) fn file_beside(&self, name: &str) -> PathBuf {
+        self.state.dir.join(name)
+    }
+
     fn file(&self, kind: &str, id: &str) -> PathBuf {
         self.state.dir.join(kind).join(id)
     }

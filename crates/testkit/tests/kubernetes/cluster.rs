@@ -2,12 +2,14 @@
 
 mod digitalocean;
 mod harness;
+mod health;
 mod hostpath;
 mod local;
 mod moving;
 mod no_leak;
 mod objects;
 mod rbac;
+mod snapshot_controller;
 mod snapshots;
 mod static_volumes;
 mod survive;

@@ -4,11 +4,13 @@
 mod attacher;
 mod common;
 mod gates;
+mod health_monitor;
 mod liveness;
 mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_controller;
 mod snapshotter;
 
 use std::ffi::OsStr;
@@ -33,6 +35,8 @@ pub(crate) enum Program {
     Attacher,
     Resizer,
     Snapshotter,
+    HealthMonitor,
+    SnapshotController,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -72,6 +76,8 @@ impl Program {
             "csi-attacher" | "external-attacher" => Some(Self::Attacher),
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
             "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
+            "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
+            "snapshot-controller" => Some(Self::SnapshotController),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -97,6 +103,12 @@ impl Program {
                 Self::Attacher => Work::Sidecar(Box::new(attacher::asked(&mut given, environment)?)),
                 Self::Resizer => Work::Sidecar(Box::new(resizer::asked(&mut given, environment)?)),
                 Self::Snapshotter => Work::Sidecar(Box::new(snapshotter::asked(&mut given, environment)?)),
+                Self::HealthMonitor => {
+                    Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
+                }
+                Self::SnapshotController => {
+                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -114,6 +126,8 @@ impl Program {
             Self::Attacher => "csi-attacher",
             Self::Resizer => "csi-resizer",
             Self::Snapshotter => "csi-snapshotter",
+            Self::HealthMonitor => "csi-external-health-monitor-controller",
+            Self::SnapshotController => "snapshot-controller",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -126,6 +140,8 @@ impl Program {
             Self::Attacher => [&attacher::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

@@ -14,11 +14,12 @@ fn config(program: Program, line: &str) -> Config {
     config_in(program, line, &environment()).0
 }
 
-const CONTROLLERS: [(Program, Role); 4] = [
+const CONTROLLERS: [(Program, Role); 5] = [
     (Program::Provisioner, Role::Provisioner),
     (Program::Attacher, Role::Attacher),
     (Program::Resizer, Role::Resizer),
     (Program::Snapshotter, Role::Snapshotter),
+    (Program::HealthMonitor, Role::HealthMonitor),
 ];
 
 const fn s(seconds: u64) -> Duration {
@@ -35,7 +36,7 @@ fn without_flags_as_upstream_but_without_its_brakes() {
         assert_eq!((config.connect.qps, config.connect.burst), (None, None));
         assert!(config.election.is_none() && config.node.is_none() && config.topology);
         let driver = sidecar(program, "").driver;
-        assert_eq!(driver.path(), Path::new("/run/csi/socket"));
+        assert_eq!(driver.expect("a driver").path(), Path::new("/run/csi/socket"));
     }
     let default = config(Program::Provisioner, "").provisioner;
     assert_eq!((default.pace.workers, default.pace.timeout), (100, s(10)));
@@ -88,6 +89,7 @@ fn what_all_controllers_take() {
             Program::Provisioner => config.provisioner.pace,
             Program::Attacher => config.attacher.pace,
             Program::Snapshotter => config.snapshotter.pace,
+            Program::HealthMonitor => config.health_monitor.pace,
             _ => config.resizer.pace,
         };
         assert_eq!((pace.timeout, pace.retry_start, pace.retry_max), (s(90), s(2), s(60)));
@@ -138,6 +140,24 @@ fn a_snapshotters_manifest() {
     assert_eq!((config.node.as_deref(), warnings.len()), (Some("n1"), 1));
     refused(Program::Snapshotter, "--node-deployment", "NODE_NAME");
     refused(Program::Snapshotter, "--node-deployment --leader-election", "exclude each other");
+}
+
+/// sidecars.md 1.6 "Modes", "Node watcher"
+#[test]
+fn a_health_monitors_manifest() {
+    let program = Program::HealthMonitor;
+    let default = config(program, "").health_monitor;
+    assert_eq!((default.pace.workers, default.pace.timeout), (10, s(15)));
+    assert_eq!((default.monitor_interval, default.list_volumes_interval), (s(60), s(300)));
+    assert!(!default.node_watcher);
+    let line = "--v=5 --monitor-interval=30s --list-volumes-interval=2m --enable-node-watcher=true \
+                --worker-threads=4 --node-list-add-interval=1m --volume-list-add-interval=1m --resync=1m";
+    let (config, warnings) = config_in(program, line, &environment());
+    let monitor = config.health_monitor;
+    assert_eq!((monitor.monitor_interval, monitor.list_volumes_interval), (s(30), s(120)));
+    assert!(monitor.node_watcher && monitor.pace.workers == 4);
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    refused(program, "--monitor-interval=0s", "monitor-interval");
 }
 
 /// sidecars.md 1.1 "PV / volume name", "fsType", "extra-create-metadata", "Topology", "Volume-mode change"
@@ -264,4 +284,28 @@ fn an_attachers_and_a_resizers_manifest() {
     refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
     refused(Program::Attacher, "--workers=5", "--workers=5");
     refused(Program::Attacher, "--worker-threads=-5", "is not a number of at least 0");
+}
+
+/// sidecars.md 1.0 "Leader election", 1.4 "CRDs": the snapshot controller's manifest.
+#[test]
+fn a_snapshot_controllers_manifest() {
+    let program = Program::SnapshotController;
+    let plain = config(program, "--v=5 --leader-election=true");
+    assert_eq!(plain.roles, Some([Role::SnapshotController].into()));
+    assert!(plain.election.is_some());
+    let settings = plain.snapshot_controller;
+    assert!(settings.prevent_volume_mode_conversion && settings.groups && !settings.distributed);
+    assert_eq!((settings.pace.workers, settings.pace.retry_start), (100, s(1)));
+    assert!(sidecar(program, "").driver.is_none());
+    let line = "--worker-threads=3 --enable-distributed-snapshotting --prevent-volume-mode-conversion=false \
+                --retry-interval-start=2s --feature-gates=CSIVolumeGroupSnapshot=false --kubeconfig=/k";
+    let full = config(program, line);
+    assert_eq!(full.connect.kubeconfig, Some("/k".into()));
+    let settings = full.snapshot_controller;
+    assert!(!settings.prevent_volume_mode_conversion && !settings.groups && settings.distributed);
+    assert_eq!((settings.pace.workers, settings.pace.retry_start), (3, s(2)));
+    let (_, warnings) = config_in(program, "--retry-crd-interval-max=1m --resync-period=1m", &environment());
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    refused(program, "--csi-address=/csi/csi.sock", "there is no flag");
+    refused(program, "--feature-gates=Nonsense=true", "there is no gate");
 }

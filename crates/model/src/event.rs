@@ -1,0 +1,92 @@
+//! Event, slim: what was told of an object, and when last. For those who ask what they said before they started.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::kind::{Api, Kind, Scope};
+use crate::words::nullable;
+use crate::{Meta, Time};
+
+/// What was told.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Event {
+    /// Metadata: only names, identity, version and the deletion mark.
+    pub metadata: Meta,
+    /// The identity of the object it is about.
+    pub regarding_uid: String,
+    /// One word for machines.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// When it was told last.
+    pub last: Time,
+}
+
+impl Kind for Event {
+    const API: Api =
+        Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut wire = Wire::deserialize(deserializer)?;
+        let created = wire.metadata.creation_timestamp;
+        // Reporters of the newer API leave the older fields empty.
+        let last = wire.last_timestamp.or(wire.event_time).or(created).unwrap_or_default();
+        let Meta { name, namespace, uid, resource_version, deletion_timestamp, .. } =
+            std::mem::take(&mut wire.metadata);
+        Ok(Self {
+            metadata: Meta { name, namespace, uid, resource_version, deletion_timestamp, ..Meta::default() },
+            regarding_uid: wire.involved_object.uid,
+            reason: wire.reason,
+            message: wire.message,
+            last,
+        })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wire {
+    metadata: Meta,
+    involved_object: WireObject,
+    #[serde(deserialize_with = "nullable")]
+    reason: String,
+    #[serde(deserialize_with = "nullable")]
+    message: String,
+    last_timestamp: Option<Time>,
+    event_time: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct WireObject {
+    #[serde(deserialize_with = "nullable")]
+    uid: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_time_is_found_in_either_api() {
+        let (first, last) = ("2026-11-15T10:00:00Z", "2026-11-15T11:00:00Z");
+        for times in [
+            json!({"firstTimestamp": first, "lastTimestamp": last, "eventTime": null}),
+            json!({"lastTimestamp": null, "eventTime": "2026-11-15T11:00:00.000000Z"}),
+            json!({"metadata": {"creationTimestamp": last}}),
+        ] {
+            let mut event = json!({"reason": "R", "message": "m", "involvedObject": {"uid": "u"}});
+            event.as_object_mut().unwrap().extend(times.as_object().unwrap().clone());
+            let event: Event = serde_json::from_value(event).unwrap();
+            assert_eq!(event.last.to_string(), last, "{times}");
+            assert_eq!((event.regarding_uid.as_str(), event.reason.as_str()), ("u", "R"));
+        }
+    }
+}

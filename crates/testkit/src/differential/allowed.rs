@@ -1,0 +1,161 @@
+//! Differences that are as they should be: a short list, each with its reason, matched line by line, and wrong as soon as
+//! one of them does not occur any more. Pure.
+
+use std::fmt;
+
+use serde::Deserialize;
+
+use super::{Comparison, Side};
+
+/// More than this would not be a short list.
+const MOST: usize = 15;
+
+/// A difference that is allowed.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Allowed {
+    /// What kind of difference.
+    pub class: Class,
+    /// The line of a newer upstream's changelog, or the issue of the bug.
+    pub reference: String,
+    /// What it comes to, for a reader.
+    pub what: String,
+    /// In which scenarios; `*` stands for anything.
+    pub scenarios: Vec<String>,
+    /// Lines that only upstream has; each occurs in each of the scenarios.
+    #[serde(default)]
+    pub upstream: Vec<String>,
+    /// Lines that only ours has; each occurs in each of the scenarios.
+    #[serde(default)]
+    pub ours: Vec<String>,
+}
+
+/// Why a difference is allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// Upstream does it as we do, in a newer release than the one here.
+    NewerUpstream,
+    /// It is a bug of upstream.
+    FixedUpstreamBug,
+}
+
+/// Reads the list.
+pub fn allowed(yaml: &str) -> Result<Vec<Allowed>, String> {
+    let list: Vec<Allowed> = serde_saphyr::from_str(yaml).map_err(|error| error.to_string())?;
+    if list.len() > MOST {
+        return Err(format!("{} differences are allowed; {MOST} are the most", list.len()));
+    }
+    for it in &list {
+        let wrong = |what: &str| Err(format!("{:?}: {what}", it.what));
+        match it.class {
+            Class::NewerUpstream if !it.reference.contains("CHANGELOG") => {
+                return wrong("the changelog's line is missing");
+            }
+            Class::FixedUpstreamBug if !it.reference.contains('#') => return wrong("the issue is missing"),
+            _ if it.upstream.is_empty() && it.ours.is_empty() => return wrong("it allows nothing"),
+            _ => {}
+        }
+    }
+    Ok(list)
+}
+
+impl Allowed {
+    fn concerns(&self, scenario: &str) -> bool {
+        self.scenarios.iter().any(|pattern| fits(pattern, scenario))
+    }
+
+    /// The patterns of the scenarios that fit none of these names: of scenarios that are not there any more.
+    pub fn orphans(&self, scenarios: &[&str]) -> Vec<&str> {
+        let orphan = |pattern: &&String| !scenarios.iter().any(|scenario| fits(pattern, scenario));
+        self.scenarios.iter().filter(orphan).map(String::as_str).collect()
+    }
+
+    /// Takes its differences out of a comparison; what does not occur is an error.
+    pub fn take(&self, comparison: &mut Comparison) -> Result<(), String> {
+        if !self.concerns(&comparison.scenario) {
+            return Ok(());
+        }
+        for (side, patterns) in [(Side::Upstream, &self.upstream), (Side::Ours, &self.ours)] {
+            for pattern in patterns {
+                let before = comparison.differences.len();
+                comparison.differences.retain(|it| it.side != side || !fits(pattern, &it.line));
+                if comparison.differences.len() == before {
+                    return Err(format!("does not occur any more: {self}: only {side} has {pattern:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Allowed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({})", self.what, self.reference)
+    }
+}
+
+/// Whether a text fits a pattern in which `*` stands for anything.
+fn fits(pattern: &str, text: &str) -> bool {
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return pattern == text;
+    };
+    let Some(text) = text.strip_prefix(first) else {
+        return false;
+    };
+    (0..=text.len()).any(|at| text.is_char_boundary(at) && fits(rest, &text[at..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::differential::Outcome;
+
+    const LIST: &str = r##"
+- {class: fixed-upstream-bug, reference: "external-x#1", what: it leaks, scenarios: [create/*], upstream: ["call Create* -> Ok"]}
+"##;
+
+    fn comparison(scenario: &str, upstream: &[&str]) -> Comparison {
+        let calls = upstream.iter().map(|call| (*call).to_owned()).collect();
+        Comparison::new(scenario, &Outcome { calls, ..Default::default() }, &Outcome::default())
+    }
+
+    #[test]
+    fn an_allowed_difference_goes_and_nothing_else() {
+        let list = allowed(LIST).unwrap();
+        let mut it = comparison("create/Aborted", &["Create x -> Ok", "Delete x -> Ok"]);
+        list[0].take(&mut it).unwrap();
+        assert_eq!(it.differences.len(), 1);
+        let mut other = comparison("delete/Aborted", &["Create x -> Ok"]);
+        list[0].take(&mut other).unwrap();
+        assert_eq!(other.differences.len(), 1, "it is allowed in other scenarios only");
+        assert_eq!(list[0].orphans(&["delete/Aborted"]), ["create/*"]);
+    }
+
+    #[test]
+    fn one_that_does_not_occur_any_more_is_an_error() {
+        let error = allowed(LIST).unwrap()[0].take(&mut comparison("create/Aborted", &[])).unwrap_err();
+        assert!(error.starts_with("does not occur any more: it leaks (external-x#1)"), "{error}");
+    }
+
+    #[test]
+    fn the_list_is_short_and_each_has_its_reference() {
+        assert!(allowed(&LIST.replace("#1", "")).unwrap_err().contains("the issue is missing"));
+        assert!(allowed(&LIST.replace("fixed-upstream-bug", "newer-upstream")).is_err());
+        assert!(allowed(&LIST.repeat(16)).unwrap_err().contains("15 are the most"));
+    }
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (pattern, text, expected) in [
+            ("a", "a", true),
+            ("a", "ab", false),
+            ("a*", "ab", true),
+            ("*b", "ab", true),
+            ("a*c*e", "abcde", true),
+            ("a*c", "abcd", false),
+        ] {
+            assert_eq!(fits(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Where a scenario runs: a driver and sidecars of its own beside the one cluster, told apart from all others by their
+//! namespace and the driver's name. Everything that was started ends with the run, however it ends.
+
+use std::fmt;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use super::normal::{self, Names};
+use super::scenario::{Process, Step, substitute};
+use super::server::Server;
+use super::{Outcome, Scenario};
+use crate::scripted::entries;
+use crate::{Beside, TestCluster, built, upstream};
+
+/// How long anything may take that a scenario waits for.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// Nothing new for so long is the end. Longer than the longest pause between two attempts.
+const QUIET: Duration = Duration::from_millis(1500);
+
+/// The same for both sides: failures are tried again at once, and soon again.
+const ARGS: [&str; 6] = [
+    "--retry-interval-start=100ms",
+    "--retry-interval-max=1s",
+    "--kube-api-qps=200",
+    "--kube-api-burst=400",
+    "--timeout=5s",
+    "--v=4",
+];
+
+/// Whose sidecars.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// Upstream's, as `test/upstream` pins them.
+    Upstream,
+    /// `wharf`, called by upstream's names.
+    Ours,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Upstream => "upstream",
+            Self::Ours => "ours",
+        })
+    }
+}
+
+/// A cluster as one thread sees it.
+pub struct Ground {
+    server: Server,
+    kubeconfig: PathBuf,
+    /// Sockets and volumes.
+    dir: PathBuf,
+    /// Logs, which outlive the cluster.
+    logs: PathBuf,
+}
+
+impl Ground {
+    /// Connects to the cluster; logs go to a directory of one's choice.
+    pub fn new(cluster: &TestCluster, logs: &Path) -> Result<Self, String> {
+        let kubeconfig = cluster.kubeconfig();
+        let server = Server::connect(&kubeconfig)?;
+        Ok(Self { server, kubeconfig, dir: cluster.directory().join("d"), logs: logs.to_owned() })
+    }
+
+    /// Where a scenario's logs are.
+    pub fn logs(&self, number: usize, side: Side) -> PathBuf {
+        self.logs.join(format!("{number:03}-{side}"))
+    }
+
+    /// Goes through a scenario. The number tells it apart from others; the error says what did not happen.
+    pub fn run(&self, number: usize, scenario: &Scenario, side: Side) -> Result<Outcome, String> {
+        // Of the same length, since names are sorted and cut here and there.
+        let letter = match side {
+            Side::Upstream => 'u',
+            Side::Ours => 'o',
+        };
+        let id = format!("{letter}-{number:03}");
+        let logs = self.logs(number, side);
+        let dir = self.dir.join(&id);
+        fs::create_dir_all(&logs)
+            .and_then(|()| fs::create_dir_all(&dir))
+            .map_err(|error| error.to_string())?;
+        let mut run = Run {
+            ground: self,
+            scenario,
+            side,
+            driver_name: format!("{id}.test"),
+            id,
+            dir,
+            logs,
+            sidecars: Vec::new(),
+            driver: None,
+            uids: Vec::new(),
+            objects: Vec::new(),
+        };
+        let outcome = run.go();
+        let text = outcome.as_ref().map_or_else(Clone::clone, ToString::to_string);
+        let _ = fs::write(run.logs.join("outcome"), text);
+        outcome
+    }
+}
+
+/// One scenario under way.
+struct Run<'a> {
+    ground: &'a Ground,
+    scenario: &'a Scenario,
+    side: Side,
+    /// Its namespace, and the beginning of all names.
+    id: String,
+    driver_name: String,
+    dir: PathBuf,
+    logs: PathBuf,
+    sidecars: Vec<Beside>,
+    driver: Option<Beside>,
+    /// The uids of what was made, with the names of the objects.
+    uids: Vec<(String, String)>,
+    /// What is looked at in the end, as short kind and name.
+    objects: Vec<String>,
+}
+
+impl Run<'_> {
+    fn go(&mut self) -> Result<Outcome, String> {
+        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.id}});
+        self.ground.server.create(&self.id, &namespace)?;
+        self.faults(&self.scenario.faults)?;
+        self.start(Process::Driver)?;
+        self.start(Process::Sidecars)?;
+        for (number, step) in self.scenario.steps.iter().enumerate() {
+            self.step(step).map_err(|error| format!("step {}: {error}", number + 1))?;
+        }
+        self.settle()
+    }
+
+    fn step(&mut self, step: &Step) -> Result<(), String> {
+        let server = &self.ground.server;
+        match step {
+            Step::Create(objects) => objects.iter().try_for_each(|object| self.create(object)),
+            Step::Patch { object, with } => {
+                server.patch(&self.id, &self.named(object), false, &self.placed(with))
+            }
+            Step::PatchStatus { object, with } => {
+                server.patch(&self.id, &self.named(object), true, &self.placed(with))
+            }
+            Step::Delete(object) => server.delete(&self.id, &self.named(object)),
+            Step::Await { object, at, is } => {
+                let (name, wanted) = (self.named(object), self.placed(is));
+                self.until(&format!("{object} {at} = {wanted}"), |run| {
+                    let found = run.ground.server.get(&run.id, &name)?.unwrap_or_default();
+                    Ok(*found.pointer(at).unwrap_or(&Value::Null) == wanted)
+                })
+            }
+            Step::AwaitEvent { object, reason } => {
+                let object = self.named(object);
+                self.until(&format!("{object} has an event {reason}"), |run| {
+                    let (kind, name) = object.split_once('/').ok_or("it is not kind/name")?;
+                    // Events about what has no namespace are in this one.
+                    let namespace = if ["pv", "vsc"].contains(&kind) { "default" } else { &run.id };
+                    let selector = format!("involvedObject.name={name},reason={reason}");
+                    Ok(!run.ground.server.events(namespace, &selector)?.is_empty())
+                })
+            }
+            Step::Called { method, times, code } => {
+                self.until(&format!("{method} was called {times} times"), |run| {
+                    let calls = entries(&run.log());
+                    let asked = calls.iter().filter(|call| {
+                        call.method == *method && code.as_ref().is_none_or(|code| *code == call.code)
+                    });
+                    Ok(asked.count() >= *times)
+                })
+            }
+            Step::Held(method) => self.until(&format!("{method} stands still at the driver"), |run| {
+                let held = fs::read_to_string(run.dir.join("faults.held")).unwrap_or_default();
+                Ok(held.lines().any(|line| line == method))
+            }),
+            Step::Faults(faults) => self.faults(faults),
+            Step::Kill(Process::Sidecars) => {
+                // Dropping kills.
+                self.sidecars.clear();
+                Ok(())
+            }
+            Step::Kill(Process::Driver) => {
+                self.driver = None;
+                Ok(())
+            }
+            Step::Start(process) => self.start(*process),
+            Step::Volume { id, bytes } => self.volume(id, *bytes),
+        }
+    }
+
+    fn create(&mut self, object: &Value) -> Result<(), String> {
+        let object = self.placed(object);
+        let made = self.ground.server.create(&self.id, &object)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let name = text(&made["metadata"]["name"]);
+        self.uids.push((text(&made["metadata"]["uid"]), format!("UID({name})").replace(&self.id, "ID")));
+        // With what the sidecars make of it.
+        match made["kind"].as_str() {
+            Some("PersistentVolumeClaim") => {
+                self.objects.extend([format!("pvc/{name}"), self.named(&format!("pv/@{name}"))]);
+            }
+            Some("PersistentVolume") => self.objects.push(format!("pv/{name}")),
+            Some("VolumeSnapshot") => {
+                self.objects.extend([format!("vs/{name}"), self.named(&format!("vsc/@{name}"))]);
+            }
+            Some("VolumeSnapshotContent") => self.objects.push(format!("vsc/{name}")),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// `pv/@claim` is the volume that is made for a claim, `vsc/@snapshot` the content of a snapshot.
+    fn named(&self, object: &str) -> String {
+        let object = object.replace("${id}", &self.id);
+        let Some((kind, of)) = object.split_once("/@") else {
+            return object;
+        };
+        let marked = format!("UID({of})");
+        let uid = self.uids.iter().rev().find(|(_, name)| *name == marked).map_or("", |(uid, _)| uid);
+        let prefix = if kind == "vsc" { "snapcontent" } else { "pvc" };
+        format!("{kind}/{prefix}-{uid}")
+    }
+
+    /// With the words that only a run knows.
+    fn placed(&self, value: &Value) -> Value {
+        let mut value = value.clone();
+        let mut words =
+            vec![("${id}".to_owned(), self.id.clone()), ("${driver}".to_owned(), self.driver_name.clone())];
+        words.extend(self.uids.iter().map(|(uid, name)| (format!("${{{name}}}"), uid.clone())));
+        substitute(&mut value, &words);
+        value
+    }
+
+    fn faults(&self, faults: &Map<String, Value>) -> Result<(), String> {
+        let temporary = self.dir.join("faults.new");
+        fs::write(&temporary, json!(faults).to_string())
+            .and_then(|()| fs::rename(&temporary, self.dir.join("faults")))
+            .map_err(|error| format!("the faults cannot be written: {error}"))
+    }
+
+    fn volume(&self, id: &str, bytes: i64) -> Result<(), String> {
+        let state = self.dir.join("state");
+        let record =
+            json!({"id": id, "bytes": bytes, "request": "", "mutable": {}, "published": {}, "mounted": {}});
+        fs::create_dir_all(state.join("data").join(id))
+            .and_then(|()| fs::write(state.join("volumes").join(id), record.to_string()))
+            .map_err(|error| format!("the volume cannot be made: {error}"))
+    }
+
+    fn log(&self) -> PathBuf {
+        self.logs.join("calls")
+    }
+
+    fn start(&mut self, process: Process) -> Result<(), String> {
+        let text = |path: PathBuf| path.display().to_string();
+        let socket = self.dir.join("csi.sock");
+        match process {
+            Process::Driver => {
+                let endpoint = format!("unix://{}", socket.display());
+                let (state, log) = (text(self.dir.join("state")), text(self.log()));
+                let faults = text(self.dir.join("faults"));
+                let mut args = vec!["--endpoint", &endpoint, "--name", &self.driver_name, "--no-sync"];
+                args.extend(["--state", &state, "--log", &log, "--fault-file", &faults]);
+                let options: Vec<String> =
+                    self.scenario.driver.iter().map(|option| option.replace("${id}", &self.id)).collect();
+                args.extend(options.iter().map(String::as_str));
+                let stderr = self.logs.join("driver.log");
+                self.driver = Some(Beside::start(&built("scripted-driver"), &args, &stderr));
+                self.until("the driver listens", |_| Ok(UnixStream::connect(&socket).is_ok()))
+            }
+            Process::Sidecars => {
+                let (socket, kubeconfig) = (text(socket), text(self.ground.kubeconfig.clone()));
+                for program in &self.scenario.sidecars {
+                    let mut args = vec!["--csi-address", &socket, "--kubeconfig", &kubeconfig];
+                    args.extend(ARGS);
+                    args.extend(self.scenario.args.iter().map(String::as_str));
+                    let log = self.logs.join(format!("{program}.log"));
+                    let file = match self.side {
+                        Side::Upstream => upstream(program),
+                        Side::Ours => called(&self.dir, program)?,
+                    };
+                    let env = [("POD_NAME", self.id.as_str()), ("POD_NAMESPACE", "default")];
+                    self.sidecars.push(Beside::start_with(&file, &args, &env, &log));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Whoever has ended by itself is started again, as kubelet would: upstream's sidecars end with their driver.
+    fn keep_alive(&mut self) {
+        let all = self.sidecars.iter_mut().chain(&mut self.driver);
+        all.filter_map(|process| (!process.runs()).then_some(process)).for_each(Beside::restart);
+    }
+
+    fn until(
+        &mut self,
+        what: &str,
+        mut ask: impl FnMut(&Self) -> Result<bool, String>,
+    ) -> Result<(), String> {
+        let end = Instant::now() + PATIENCE;
+        while !ask(self)? {
+            if Instant::now() > end {
+                return Err(format!("not within {PATIENCE:?}: {what}"));
+            }
+            sleep(LOOK);
+            self.keep_alive();
+        }
+        Ok(())
+    }
+
+    /// Waits until nothing changes any more, and tells how it is then.
+    fn settle(&mut self) -> Result<Outcome, String> {
+        let end = Instant::now() + PATIENCE;
+        let mut last = (Instant::now(), self.look()?);
+        while last.0.elapsed() < QUIET {
+            sleep(QUIET / 5);
+            self.keep_alive();
+            let now = self.look()?;
+            if now != last.1 {
+                last = (Instant::now(), now);
+            }
+            if Instant::now() > end {
+                return Err(format!("not quiet within {PATIENCE:?}:\n{}", last.1));
+            }
+        }
+        Ok(last.1)
+    }
+
+    fn look(&self) -> Result<Outcome, String> {
+        let server = &self.ground.server;
+        let mut names = self.uids.clone();
+        names.push((self.id.clone(), "ID".to_owned()));
+        // Names may be made of a uid's beginning.
+        names.extend(
+            self.uids
+                .iter()
+                .filter_map(|(uid, name)| Some((uid.split('-').next()?.to_owned(), format!("SHORT-{name}")))),
+        );
+        let names = Names::new(names);
+        let (mut objects, mut events) = (Vec::new(), server.events(&self.id, "")?);
+        let mut wanted = self.objects.clone();
+        wanted.sort();
+        wanted.dedup();
+        for object in &wanted {
+            if let Some(found) = server.get(&self.id, object)? {
+                objects.extend(normal::object(&names, &found));
+            }
+            // Of objects without a namespace, even after their end.
+            if let Some(name) = object.strip_prefix("pv/").or_else(|| object.strip_prefix("vsc/")) {
+                events.extend(server.events("default", &format!("involvedObject.name={name}"))?);
+            }
+        }
+        objects.sort();
+        Ok(Outcome {
+            objects,
+            events: normal::events(&names, &events),
+            calls: normal::calls(&names, &entries(&self.log())),
+        })
+    }
+}
+
+/// `wharf` by another name: it then is that program.
+fn called(dir: &Path, program: &str) -> Result<PathBuf, String> {
+    let link = dir.join(program);
+    if !link.exists() {
+        std::os::unix::fs::symlink(built("wharf"), &link).map_err(|error| format!("{program}: {error}"))?;
+    }
+    Ok(link)
+}

@@ -1,0 +1,128 @@
+//! The API server as the harness uses it: objects as they are, one request at a time, no watches. It is what kubectl is
+//! to other tests; a process for each request would take longer than all the rest.
+
+use std::path::Path;
+
+use http::{Method, Request};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+use tokio::runtime::Runtime;
+
+/// Short name, kind, path of its group, plural, whether it is in a namespace.
+const KINDS: [(&str, &str, &str, &str, bool); 14] = [
+    ("ns", "Namespace", "/api/v1", "namespaces", false),
+    ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
+    ("pv", "PersistentVolume", "/api/v1", "persistentvolumes", false),
+    ("pod", "Pod", "/api/v1", "pods", true),
+    ("secret", "Secret", "/api/v1", "secrets", true),
+    ("node", "Node", "/api/v1", "nodes", false),
+    ("csinode", "CSINode", "/apis/storage.k8s.io/v1", "csinodes", false),
+    ("sc", "StorageClass", "/apis/storage.k8s.io/v1", "storageclasses", false),
+    ("va", "VolumeAttachment", "/apis/storage.k8s.io/v1", "volumeattachments", false),
+    ("vac", "VolumeAttributesClass", "/apis/storage.k8s.io/v1", "volumeattributesclasses", false),
+    ("vs", "VolumeSnapshot", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshots", true),
+    ("vsc", "VolumeSnapshotContent", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents", false),
+    ("vsclass", "VolumeSnapshotClass", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshotclasses", false),
+    ("crd", "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", false),
+];
+
+/// A connection of one thread.
+pub(super) struct Server {
+    client: kube::Client,
+    runtime: Runtime,
+}
+
+impl Server {
+    pub(super) fn connect(kubeconfig: &Path) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let client = runtime.block_on(async {
+            let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
+            let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+                .await
+                .map_err(|error| error.to_string())?;
+            kube::Client::try_from(config).map_err(|error| error.to_string())
+        })?;
+        Ok(Self { client, runtime })
+    }
+
+    /// Makes an object, in this namespace if its kind has them, and gives it back as the server made it.
+    pub(super) fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
+        let kind = object["kind"].as_str().unwrap_or_default();
+        let known = KINDS.iter().find(|known| known.1 == kind);
+        let (short, ..) = known.ok_or_else(|| format!("the harness does not know the kind {kind:?}"))?;
+        let path = path(namespace, short, "")?;
+        let made = self.send(Method::POST, &path, "application/json", object.to_string())?;
+        made.ok_or_else(|| format!("{path} is not served"))
+    }
+
+    /// An object by its short kind and name, if it is there.
+    pub(super) fn get(&self, namespace: &str, object: &str) -> Result<Option<Value>, String> {
+        let (kind, name) = split(object)?;
+        self.send(Method::GET, &path(namespace, kind, &format!("/{name}"))?, "", String::new())
+    }
+
+    /// The events of a namespace that a field selector finds.
+    pub(super) fn events(&self, namespace: &str, selector: &str) -> Result<Vec<Value>, String> {
+        let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={selector}");
+        Ok(self.send(Method::GET, &path, "", String::new())?.map_or_else(Vec::new, items))
+    }
+
+    /// Changes an object, or its status, by a merge patch.
+    pub(super) fn patch(
+        &self,
+        namespace: &str,
+        object: &str,
+        status: bool,
+        patch: &Value,
+    ) -> Result<(), String> {
+        let (kind, name) = split(object)?;
+        let part = if status { "/status" } else { "" };
+        let path = path(namespace, kind, &format!("/{name}{part}"))?;
+        let patched = self.send(Method::PATCH, &path, "application/merge-patch+json", patch.to_string())?;
+        patched.map(drop).ok_or_else(|| format!("{object} is not there to be changed"))
+    }
+
+    /// Asks for an object's deletion.
+    pub(super) fn delete(&self, namespace: &str, object: &str) -> Result<(), String> {
+        let (kind, name) = split(object)?;
+        let path = path(namespace, kind, &format!("/{name}"))?;
+        let deleted = self.send(Method::DELETE, &path, "", String::new())?;
+        deleted.map(drop).ok_or_else(|| format!("{object} is not there to be deleted"))
+    }
+
+    /// None if the server says that it is not there.
+    fn send(&self, method: Method, path: &str, kind: &str, body: String) -> Result<Option<Value>, String> {
+        let what = format!("{method} {path}");
+        let mut request = Request::builder().method(method).uri(path);
+        if !kind.is_empty() {
+            request = request.header(http::header::CONTENT_TYPE, kind);
+        }
+        let request = request.body(body.into_bytes()).map_err(|error| format!("{what}: {error}"))?;
+        match self.runtime.block_on(self.client.request::<Value>(request)) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(format!("{what}: {error}")),
+        }
+    }
+}
+
+fn path(namespace: &str, short: &str, rest: &str) -> Result<String, String> {
+    let known = KINDS.iter().find(|known| known.0 == short);
+    let (.., group, plural, namespaced) = known.ok_or_else(|| format!("{short:?} is no kind"))?;
+    let within = if *namespaced { format!("/namespaces/{namespace}") } else { String::new() };
+    Ok(format!("{group}{within}/{plural}{rest}"))
+}
+
+fn split(object: &str) -> Result<(&str, &str), String> {
+    object.split_once('/').ok_or_else(|| format!("{object:?} is not kind/name"))
+}
+
+fn items(mut list: Value) -> Vec<Value> {
+    match list["items"].take() {
+        Value::Array(items) => items,
+        _ => Vec::new(),
+    }
+}

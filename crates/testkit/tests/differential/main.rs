@@ -1,0 +1,126 @@
+//! Upstream's sidecars and ours, scenario by scenario: `make differential`, and a fast slice of it in `make test`. The
+//! scenarios and the differences that are allowed are the YAML files here; docs/differential.md says how to read them.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Instant;
+
+use wharf_testkit::differential::{Comparison, Ground, Outcome, Scenario, Side, allowed, load};
+use wharf_testkit::{ClusterOptions, TestCluster};
+
+const FILES: [(&str, &str); 2] =
+    [("provisioner.yaml", include_str!("provisioner.yaml")), ("resizer.yaml", include_str!("resizer.yaml"))];
+/// How many scenarios run at once. They wait for most of their time.
+const WORKERS: usize = 16;
+
+type Results = BTreeMap<(usize, Side), Result<Outcome, String>>;
+
+#[test]
+#[ignore = "needs a cluster and upstream's programs: make differential"]
+fn differential_all() {
+    differential(|_| true, true);
+}
+
+#[test]
+#[ignore = "needs a cluster and upstream's programs: make test"]
+fn differential_slice() {
+    differential(|scenario| scenario.slice, false);
+}
+
+/// Every file can be read, no two scenarios have the same name, and the list of allowed differences fits them.
+#[test]
+fn the_scenarios_can_be_read() {
+    let scenarios = scenarios();
+    let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name.as_str()).collect();
+    let mut once = names.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(names.len(), once.len(), "two scenarios have the same name");
+    assert!(names.len() >= 100, "{} scenarios", names.len());
+    for it in allowed(include_str!("allowed.yaml")).unwrap() {
+        assert_eq!(it.orphans(&names), Vec::<&str>::new(), "{it}");
+    }
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let read = |(file, text): &(&str, &str)| load(text).unwrap_or_else(|error| panic!("{file}: {error}"));
+    FILES.iter().flat_map(read).collect()
+}
+
+/// Runs them by both sides and compares. `ONLY` takes those whose names contain it.
+fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
+    let only = std::env::var("ONLY").unwrap_or_default();
+    let scenarios: Vec<Scenario> =
+        scenarios().into_iter().filter(|it| chosen(it) && it.name.contains(&only)).collect();
+    assert!(!scenarios.is_empty(), "no scenario's name has {only:?} in it");
+    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("differential");
+    let _ = std::fs::remove_dir_all(&logs);
+    let began = Instant::now();
+    let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned: true });
+    let mut results = Results::new();
+    for side in [Side::Upstream, Side::Ours] {
+        results.append(&mut run(&cluster, &logs, &scenarios, side));
+        println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
+    }
+    drop(cluster);
+
+    let allowed = allowed(include_str!("allowed.yaml")).unwrap();
+    let mut failed = 0;
+    for (number, scenario) in scenarios.iter().enumerate() {
+        let complaint = verdict(&results, number, scenario, &allowed);
+        let kept = |side: &str| logs.join(format!("{number:03}-{side}"));
+        if complaint.is_empty() {
+            let _ = std::fs::remove_dir_all(kept("upstream"));
+            let _ = std::fs::remove_dir_all(kept("ours"));
+            continue;
+        }
+        failed += 1;
+        let (upstream, ours) = (kept("upstream"), kept("ours"));
+        println!("\n{}\n{complaint}  logs: {} {}", scenario.name, upstream.display(), ours.display());
+    }
+    let passed = scenarios.len() - failed;
+    let what = if all { "all" } else { "slice" };
+    println!("differential: {what} in {:.0?}: {passed} passed, {failed} failed", began.elapsed());
+    assert_eq!(failed, 0, "upstream and ours differ, see above");
+}
+
+/// What is wrong with a scenario, as lines; nothing if all is well.
+fn verdict(
+    results: &Results,
+    number: usize,
+    scenario: &Scenario,
+    allowed: &[wharf_testkit::differential::Allowed],
+) -> String {
+    let (upstream, ours) = (&results[&(number, Side::Upstream)], &results[&(number, Side::Ours)]);
+    let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
+        let told = |side: &str, result: &Result<Outcome, String>| {
+            result.as_ref().err().map(|error| format!("  {side}: {error}\n")).unwrap_or_default()
+        };
+        return told("upstream", upstream) + &told("ours", ours);
+    };
+    let mut comparison = Comparison::new(&scenario.name, upstream, ours);
+    let missing = allowed.iter().filter_map(|it| it.take(&mut comparison).err()).collect::<Vec<_>>();
+    let differences = comparison.differences.iter().map(|it| it.to_string());
+    differences.chain(missing).map(|line| format!("  {line}\n")).collect()
+}
+
+/// All of them by one side.
+fn run(cluster: &TestCluster, logs: &Path, scenarios: &[Scenario], side: Side) -> Results {
+    let (next, results) = (Mutex::new(0..scenarios.len()), Mutex::new(Results::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..WORKERS.min(scenarios.len()) {
+            scope.spawn(|| {
+                let ground = Ground::new(cluster, logs).unwrap();
+                loop {
+                    let Some(number) = next.lock().unwrap().next() else { return };
+                    let result = ground.run(number, &scenarios[number], side);
+                    results.lock().unwrap().insert((number, side), result);
+                }
+            });
+        }
+    });
+    results.into_inner().unwrap()
+}

@@ -1,0 +1,9 @@
+//go:build tools
+
+// Package snapshotter pins the version of the upstream programs that tests run beside ours. build.sh builds them.
+package snapshotter
+
+import (
+	_ "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter"
+	_ "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller"
+)
