@@ -11,6 +11,7 @@ mod objects;
 mod rbac;
 mod snapshot_controller;
 mod snapshot_metadata;
+mod snapshots;
 mod static_volumes;
 mod survive;
 mod swap;
