@@ -6,6 +6,7 @@ mod cli;
 mod csi;
 mod driver;
 mod fake;
+mod install;
 mod local;
 mod log;
 mod output;

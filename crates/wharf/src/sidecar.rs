@@ -4,6 +4,7 @@
 mod environment;
 mod goflags;
 mod roles;
+mod snapshots;
 mod upstream;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::signal::{stop_signal, which_signal};
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
+pub(crate) use snapshots::{SnapshotControllerArgs, run as run_snapshot_controller};
 pub(crate) use upstream::{Asked, Program, Work};
 
 const EXPLANATION: &str = "\
@@ -43,6 +45,8 @@ Examples:
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
 POD_NAME names this replica among others; without it the host's name does.
+
+With --roles snapshot-controller it also binds the snapshots of all drivers, as `wharf snapshot-controller` does.
 
 Called as csi-provisioner, csi-attacher, csi-resizer, csi-external-health-monitor-controller,
 csi-node-driver-registrar or livenessprobe (by a link of that name), the binary takes the flags of that program.";
@@ -98,7 +102,7 @@ impl SidecarArgs {
         let controls = !node || roles.are_named();
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
         Ok(Sidecar {
-            driver: csi_address,
+            driver: Some(csi_address),
             registrar,
             probe_timeout: node.then_some(probe_timeout),
             controller: controls.then(|| roles.checked(environment)).transpose()?,

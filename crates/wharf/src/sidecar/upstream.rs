@@ -10,6 +10,7 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_controller;
 mod snapshot_metadata;
 mod snapshotter;
 
@@ -36,6 +37,7 @@ pub(crate) enum Program {
     Resizer,
     Snapshotter,
     HealthMonitor,
+    SnapshotController,
     SnapshotMetadata,
     NodeDriverRegistrar,
     LivenessProbe,
@@ -79,6 +81,7 @@ impl Program {
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
             "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
+            "snapshot-controller" => Some(Self::SnapshotController),
             "csi-snapshot-metadata" => Some(Self::SnapshotMetadata),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
@@ -108,6 +111,9 @@ impl Program {
                 Self::HealthMonitor => {
                     Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
                 }
+                Self::SnapshotController => {
+                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                }
                 Self::SnapshotMetadata => {
                     Work::SnapshotMetadata(Box::new(snapshot_metadata::asked(&given, environment)?))
                 }
@@ -129,6 +135,7 @@ impl Program {
             Self::Resizer => "csi-resizer",
             Self::Snapshotter => "csi-snapshotter",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
+            Self::SnapshotController => "snapshot-controller",
             Self::SnapshotMetadata => "csi-snapshot-metadata",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
@@ -143,6 +150,7 @@ impl Program {
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
             Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],

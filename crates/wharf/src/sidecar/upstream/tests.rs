@@ -60,6 +60,7 @@ fn programs_by_their_names() {
         ("external-resizer", Some(Program::Resizer)),
         ("/csi-snapshotter", Some(Program::Snapshotter)),
         ("/csi-external-health-monitor-controller", Some(Program::HealthMonitor)),
+        ("/snapshot-controller", Some(Program::SnapshotController)),
         ("/csi-snapshot-metadata", Some(Program::SnapshotMetadata)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("node-driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -78,7 +79,7 @@ fn a_registrars_manifest() {
     let program = Program::NodeDriverRegistrar;
     let line = "--v=5 --csi-address=/csi/csi.sock --kubelet-registration-path=/k/csi.sock --health-port=9809";
     let full = sidecar(program, line);
-    assert_eq!(full.driver.path(), Path::new("/csi/csi.sock"));
+    assert_eq!(full.driver.as_ref().expect("a driver").path(), Path::new("/csi/csi.sock"));
     assert_eq!(pages(&full), [(":9809".to_owned(), true, Some("/metrics"))]);
     assert_eq!(full.probe_timeout, None);
     let config = full.registrar.expect("a registrar");
@@ -87,7 +88,7 @@ fn a_registrars_manifest() {
     assert_eq!(config.timeout, Duration::from_secs(1));
 
     let least = sidecar(program, "-kubelet-registration-path /k");
-    assert_eq!(least.driver.path(), Path::new("/run/csi/socket"));
+    assert_eq!(least.driver.as_ref().expect("a driver").path(), Path::new("/run/csi/socket"));
     assert_eq!(pages(&least), []);
     let probe = "--kubelet-registration-path=/k --mode=kubelet-registration-probe";
     assert!(matches!(asked(program, probe), Ok(Asked::Nothing)));
@@ -237,6 +238,7 @@ fn gate_table() -> String {
         (Program::Resizer, &resizer::GATES),
         (Program::Snapshotter, &snapshotter::GATES),
         (Program::HealthMonitor, &health_monitor::GATES),
+        (Program::SnapshotController, &snapshot_controller::GATES),
     ] {
         for gate in gates {
             let becomes = match gate.is {
@@ -260,6 +262,7 @@ fn the_documentation_has_every_flag() {
         &resizer::FLAGS,
         &snapshotter::FLAGS,
         &health_monitor::FLAGS,
+        &snapshot_controller::FLAGS,
         &snapshot_metadata::FLAGS,
         &common::FLAGS,
         &registrar::FLAGS,
@@ -280,6 +283,7 @@ fn no_flag_stands_twice() {
         Program::Resizer,
         Program::Snapshotter,
         Program::HealthMonitor,
+        Program::SnapshotController,
         Program::SnapshotMetadata,
         Program::NodeDriverRegistrar,
         Program::LivenessProbe,
