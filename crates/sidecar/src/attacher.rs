@@ -36,7 +36,7 @@ mod patches;
 mod reconcile;
 mod request;
 #[cfg(test)]
-mod simulate;
+pub(crate) mod simulate;
 mod trivial;
 mod view;
 mod wake;

@@ -30,6 +30,28 @@ pub(crate) struct Context {
     pub(crate) node: Option<OwnNode>,
 }
 
+/// What a role needs that has no driver; cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Ground {
+    /// The API.
+    pub(crate) cluster: Cluster,
+    /// Whether the role may act.
+    pub(crate) gate: Gate,
+    /// Where events go, under the name that upstream's program has.
+    pub(crate) events: Events,
+    /// What was tried.
+    pub(crate) attempts: Attempts,
+    /// What is counted.
+    pub(crate) metrics: Metrics,
+}
+
+impl Ground {
+    /// Tells users something about an object.
+    pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
+        self.events.record(event(object, kind, reason, note.into()));
+    }
+}
+
 /// The node that a node's own sidecar acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OwnNode {
@@ -52,15 +74,19 @@ impl OwnNode {
 impl Context {
     /// Tells users something about an object.
     pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        let Meta { uid, .. } = object.meta();
-        let regarding = Regarding {
-            api_version: K::API.api_version(),
-            kind: K::API.kind.to_owned(),
-            key: object.key(),
-            uid: uid.clone(),
-        };
-        self.events.record(Event { regarding, kind, reason: reason.to_owned(), note: note.into() });
+        self.events.record(event(object, kind, reason, note.into()));
     }
+}
+
+fn event<K: Kind>(object: &K, kind: EventType, reason: &str, note: String) -> Event {
+    let Meta { uid, .. } = object.meta();
+    let regarding = Regarding {
+        api_version: K::API.api_version(),
+        kind: K::API.kind.to_owned(),
+        key: object.key(),
+        uid: uid.clone(),
+    };
+    Event { regarding, kind, reason: reason.to_owned(), note }
 }
 
 #[cfg(test)]

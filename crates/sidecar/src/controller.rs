@@ -1,9 +1,10 @@
-//! The roles that act on the cluster's objects for a driver: which of them run, under which leases, and how they
+//! The roles that act on the cluster's objects, for a driver or for all: which of them run, under which leases, and how they
 //! start and stop.
 //!
 //! - Without a choice, the roles are those that the driver's capabilities call for.
 //! - Each role holds the lease that upstream's sidecar of that role would hold.
 //! - A driver that restarts is waited for; one that comes back able to do other things gets its roles anew.
+//! - The snapshot controller works for all drivers and waits for none; it runs only where it is named.
 //! - On a stop, work under way may finish, then events are written and leases released. A lease is left to run out
 //!   if work had to be cut short.
 
@@ -16,14 +17,14 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::{Cluster, ConnectError, ConnectOptions, Events, Leadership, LeaseOptions};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
-use wharf_model::names::LeaseRole;
+use wharf_model::names::{LeaseRole, SNAPSHOT_CONTROLLER_LEASE};
 
 use crate::attempts::Attempts;
-use crate::context::{Context, OwnNode};
+use crate::context::{Context, Ground, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
 use crate::work::Gate;
-use crate::{attacher, health_monitor, provisioner, resizer, snapshotter};
+use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);
@@ -43,12 +44,20 @@ pub enum Role {
     Snapshotter,
     /// Tells what is wrong with volumes.
     HealthMonitor,
+    /// Binds snapshots to contents, of all drivers.
+    SnapshotController,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Provisioner, Self::Attacher, Self::Resizer, Self::Snapshotter, Self::HealthMonitor];
+    pub const ALL: [Self; 6] = [
+        Self::Provisioner,
+        Self::Attacher,
+        Self::Resizer,
+        Self::Snapshotter,
+        Self::HealthMonitor,
+        Self::SnapshotController,
+    ];
 
     /// Its name, as on the command line.
     pub fn name(self) -> &'static str {
@@ -58,16 +67,24 @@ impl Role {
             Self::Resizer => "resizer",
             Self::Snapshotter => "snapshotter",
             Self::HealthMonitor => "health-monitor",
+            Self::SnapshotController => "snapshot-controller",
         }
     }
 
-    fn lease(self) -> LeaseRole {
+    /// Whether it works for one driver, which has to be there.
+    fn needs_driver(self) -> bool {
+        self != Self::SnapshotController
+    }
+
+    /// The lease that upstream's program of this role would hold.
+    fn lease(self, driver: &str) -> String {
         match self {
-            Self::Provisioner => LeaseRole::Provisioner,
-            Self::Attacher => LeaseRole::Attacher,
-            Self::Resizer => LeaseRole::Resizer,
-            Self::Snapshotter => LeaseRole::Snapshotter,
-            Self::HealthMonitor => LeaseRole::HealthMonitor,
+            Self::Provisioner => LeaseRole::Provisioner.lease_name(driver),
+            Self::Attacher => LeaseRole::Attacher.lease_name(driver),
+            Self::Resizer => LeaseRole::Resizer.lease_name(driver),
+            Self::Snapshotter => LeaseRole::Snapshotter.lease_name(driver),
+            Self::HealthMonitor => LeaseRole::HealthMonitor.lease_name(driver),
+            Self::SnapshotController => SNAPSHOT_CONTROLLER_LEASE.to_owned(),
         }
     }
 
@@ -79,6 +96,7 @@ impl Role {
             Self::Resizer => format!("external-resizer {driver}"),
             Self::Snapshotter => format!("csi-snapshotter {driver}"),
             Self::HealthMonitor => format!("csi-pv-monitor-controller-{driver}"),
+            Self::SnapshotController => "snapshot-controller".to_owned(),
         }
     }
 }
@@ -131,6 +149,15 @@ pub struct Config {
     pub snapshotter: snapshotter::Settings,
     /// The health monitor's.
     pub health_monitor: health_monitor::Settings,
+    /// The snapshot controller's.
+    pub snapshot_controller: snapshot_controller::Settings,
+}
+
+impl Config {
+    /// Whether a role that needs a driver may run.
+    fn needs_driver(&self) -> bool {
+        self.roles.as_ref().is_none_or(|roles| roles.iter().any(|role| role.needs_driver()))
+    }
 }
 
 /// How leases are held.
@@ -188,7 +215,8 @@ impl Default for Election {
 #[derive(Clone)]
 pub(crate) struct Controller {
     config: Arc<Config>,
-    socket: Endpoint,
+    /// The driver's, if a role needs one.
+    socket: Option<Endpoint>,
     cluster: Cluster,
     metrics: Metrics,
     attempts: Attempts,
@@ -198,17 +226,20 @@ pub(crate) struct Controller {
 /// How far it has come, for its pages.
 #[derive(Default)]
 struct State {
-    /// The roles that run.
+    /// The roles that run for the driver; `None` while it is not known.
     roles: Option<BTreeMap<Role, Option<Leadership>>>,
+    /// Those that need none.
+    for_all: BTreeMap<Role, Option<Leadership>>,
 }
 
 impl Controller {
     /// Sets up the way to the cluster; nothing is asked of it yet.
     pub(crate) async fn connect(
         config: Config,
-        socket: Endpoint,
+        socket: Option<Endpoint>,
         metrics: Metrics,
     ) -> Result<Self, ConnectError> {
+        let socket = socket.filter(|_| config.needs_driver());
         let cluster = Cluster::connect(&config.connect).await?;
         cluster.metrics().register(&mut metrics.registry());
         Ok(Self {
@@ -225,7 +256,7 @@ impl Controller {
     /// that a restart would help.
     pub(crate) fn leases(&self) -> String {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let roles = state.roles.iter().flatten();
+        let roles = state.roles.iter().flatten().chain(&state.for_all);
         let line = |(role, lease): (&Role, &Option<Leadership>)| match lease {
             None => format!("{}: needs no lease\n", role.name()),
             Some(lease) if lease.holds() => format!("{}: leading\n", role.name()),
@@ -236,9 +267,10 @@ impl Controller {
 
     /// Whether roles run, or stand by for their leases.
     pub(crate) fn ready(&self) -> Result<(), String> {
-        match self.state.lock().unwrap_or_else(PoisonError::into_inner).roles {
-            Some(_) => Ok(()),
-            None => Err("the driver has not said yet what it can do".to_owned()),
+        let known = self.state.lock().unwrap_or_else(PoisonError::into_inner).roles.is_some();
+        match known || self.socket.is_none() {
+            true => Ok(()),
+            false => Err("the driver has not said yet what it can do".to_owned()),
         }
     }
 
@@ -249,14 +281,23 @@ impl Controller {
 
     /// Runs the roles until the stop.
     pub(crate) async fn run(&self, stop: CancellationToken) {
-        let client = Client::new(&self.socket);
+        let for_driver = async {
+            if let Some(socket) = &self.socket {
+                self.run_for_driver(socket, &stop).await;
+            }
+        };
+        tokio::join!(for_driver, self.run_for_all(&stop));
+    }
+
+    async fn run_for_driver(&self, socket: &Endpoint, stop: &CancellationToken) {
+        let client = Client::new(socket);
         while !stop.is_cancelled() {
-            let identity = SocketIdentity::of(self.socket.path()).ok();
+            let identity = SocketIdentity::of(socket.path()).ok();
             let driver = tokio::select! {
                 driver = self.discover(&client) => driver,
                 () = stop.cancelled() => return,
             };
-            let changed = self.becomes_another(&client, identity, &driver.info);
+            let changed = self.becomes_another(socket, &client, identity, &driver.info);
             // Ends this round only; the outer one ends it too.
             let round = stop.child_token();
             let roles = self.run_roles(driver.clone(), round.clone());
@@ -271,6 +312,47 @@ impl Controller {
         }
     }
 
+    /// Runs the role that needs no driver, if it is named.
+    async fn run_for_all(&self, stop: &CancellationToken) {
+        let role = Role::SnapshotController;
+        if !self.config.roles.as_ref().is_some_and(|roles| roles.contains(&role)) {
+            return;
+        }
+        tracing::info!(roles = role.name(), "starting");
+        let leadership = self.compete(role.lease(""));
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).for_all.insert(role, leadership.clone());
+        let identity = self.config.identity.as_str();
+        let ground = Ground {
+            cluster: self.cluster.clone(),
+            gate: Gate::new(leadership.clone(), stop.clone()),
+            events: Events::start(&self.cluster, role.component("", identity), identity),
+            attempts: self.attempts.clone(),
+            metrics: self.metrics.clone(),
+        };
+        let (events, gate) = (ground.events.clone(), ground.gate.clone());
+        snapshot_controller::run(ground, self.config.snapshot_controller.clone()).await;
+        end(events, gate, leadership).await;
+    }
+
+    /// Our own namespace.
+    fn namespace(&self) -> &str {
+        self.config.namespace.as_deref().unwrap_or_else(|| self.cluster.default_namespace())
+    }
+
+    /// Competes for a lease, if others may work beside us.
+    fn compete(&self, name: String) -> Option<Leadership> {
+        let election = self.config.election.as_ref()?;
+        let namespace = election.namespace.as_deref().unwrap_or_else(|| self.namespace());
+        let options = LeaseOptions {
+            labels: election.labels.clone(),
+            lease_duration: election.lease_duration,
+            renew_deadline: election.renew_deadline,
+            retry_period: election.retry_period,
+            ..LeaseOptions::new(namespace, name, self.config.identity.as_str())
+        };
+        Some(Leadership::start(&self.cluster, options))
+    }
+
     /// Waits for the driver, and asks it what it can do.
     async fn discover(&self, client: &Client) -> Driver {
         let mut driver = Driver::discover(client, &self.metrics, self.config.node.is_some()).await;
@@ -281,10 +363,16 @@ impl Controller {
     }
 
     /// Waits until another driver, or one that can do other things, is behind the socket.
-    async fn becomes_another(&self, client: &Client, mut seen: Option<SocketIdentity>, info: &DriverInfo) {
+    async fn becomes_another(
+        &self,
+        socket: &Endpoint,
+        client: &Client,
+        mut seen: Option<SocketIdentity>,
+        info: &DriverInfo,
+    ) {
         loop {
             sleep(LOOK).await;
-            let identity = SocketIdentity::of(self.socket.path()).ok();
+            let identity = SocketIdentity::of(socket.path()).ok();
             if identity == seen || identity.is_none() {
                 continue;
             }
@@ -297,27 +385,15 @@ impl Controller {
     }
 
     async fn run_roles(&self, driver: Driver, stop: CancellationToken) {
-        let Config { roles, identity, election, node, .. } = &*self.config;
-        let wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
+        let Config { roles, identity, node, .. } = &*self.config;
+        let mut wanted = roles.clone().unwrap_or_else(|| called_for(driver.can()));
+        wanted.retain(|role| role.needs_driver());
         let names: Vec<_> = wanted.iter().map(|role| role.name()).collect();
         tracing::info!(driver = driver.name(), roles = names.join(","), "starting");
-        let namespace =
-            self.config.namespace.clone().unwrap_or_else(|| self.cluster.default_namespace().to_owned());
         let node = node.as_ref().map(|name| OwnNode { name: name.clone(), place: driver.info.place.clone() });
         let (mut running, mut leases) = (JoinSet::new(), BTreeMap::new());
         for role in wanted {
-            let leadership = election.as_ref().map(|election| {
-                let name = role.lease().lease_name(driver.name());
-                let namespace = election.namespace.clone().unwrap_or_else(|| namespace.clone());
-                let options = LeaseOptions {
-                    labels: election.labels.clone(),
-                    lease_duration: election.lease_duration,
-                    renew_deadline: election.renew_deadline,
-                    retry_period: election.retry_period,
-                    ..LeaseOptions::new(namespace, name, identity.as_str())
-                };
-                Leadership::start(&self.cluster, options)
-            });
+            let leadership = self.compete(role.lease(driver.name()));
             leases.insert(role, leadership.clone());
             let component = role.component(driver.name(), identity);
             let context = Context {
@@ -327,7 +403,7 @@ impl Controller {
                 events: Events::start(&self.cluster, component, identity.as_str()),
                 attempts: self.attempts.clone(),
                 metrics: self.metrics.clone(),
-                namespace: namespace.clone(),
+                namespace: self.namespace().to_owned(),
                 node: node.clone(),
             };
             let (events, gate) = (context.events.clone(), context.gate.clone());
@@ -339,20 +415,25 @@ impl Controller {
                     Role::Resizer => resizer::run(context, config.resizer.clone()).await,
                     Role::Snapshotter => snapshotter::run(context, config.snapshotter.clone()).await,
                     Role::HealthMonitor => health_monitor::run(context, config.health_monitor.clone()).await,
+                    // It runs beside these, whatever the driver does.
+                    Role::SnapshotController => {}
                 }
-                events.flush(FLUSH).await;
-                match leadership {
-                    // What was dropped may still run in the driver. Until the lease runs out it has time to end.
-                    Some(_) if gate.was_cut() => {
-                        tracing::warn!("calls were cut short: the lease runs out by itself")
-                    }
-                    Some(leadership) => leadership.release(FLUSH).await,
-                    None => {}
-                }
+                end(events, gate, leadership).await;
             });
         }
         self.state.lock().unwrap_or_else(PoisonError::into_inner).roles = Some(leases);
         while running.join_next().await.is_some() {}
+    }
+}
+
+/// A role has ended: its last events are written, and its lease is given back.
+async fn end(events: Events, gate: Gate, leadership: Option<Leadership>) {
+    events.flush(FLUSH).await;
+    match leadership {
+        // What was dropped may still run in the driver. Until the lease runs out it has time to end.
+        Some(_) if gate.was_cut() => tracing::warn!("calls were cut short: the lease runs out by itself"),
+        Some(leadership) => leadership.release(FLUSH).await,
+        None => {}
     }
 }
 

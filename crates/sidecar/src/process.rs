@@ -20,11 +20,11 @@ use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::registrar::{self, Registrar, RegistrarError};
 
-/// What runs, for one driver.
+/// What runs, for one driver or for all.
 #[derive(Debug, Clone)]
 pub struct Sidecar {
-    /// The driver's socket.
-    pub driver: Endpoint,
+    /// The driver's socket; `None`: no role needs one.
+    pub driver: Option<Endpoint>,
     /// Register the driver with kubelet.
     pub registrar: Option<registrar::Config>,
     /// Answer for the driver's health; how long a Probe may take.
@@ -69,6 +69,9 @@ pub enum SidecarError {
         /// What the system said.
         source: io::Error,
     },
+    /// A role without its driver.
+    #[error("registration and health need the driver's socket: set --csi-address")]
+    NoDriver,
     /// No registration.
     #[error(transparent)]
     Registrar(#[from] RegistrarError),
@@ -83,7 +86,7 @@ impl Address {
         Self { host: String::new(), port }
     }
 
-    async fn bind(&self) -> Result<TcpListener, SidecarError> {
+    pub(crate) async fn bind(&self) -> Result<TcpListener, SidecarError> {
         let failed = |source| SidecarError::Listen { address: self.clone(), source };
         if !self.host.is_empty() {
             return TcpListener::bind((self.host.as_str(), self.port)).await.map_err(failed);
@@ -127,11 +130,19 @@ impl fmt::Display for Address {
 pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(), SidecarError> {
     let Sidecar { driver, registrar, probe_timeout, controller, listen } = sidecar;
     let metrics = Metrics::new();
-    let client = Client::new(&driver);
+    let driver = driver.map(|socket| (Client::new(&socket), socket));
     let registrar = registrar.map(Registrar::new);
-    let liveness = probe_timeout.map(|timeout| Liveness::new(&client, timeout, metrics.clone()));
+    if driver.is_none() && (registrar.is_some() || probe_timeout.is_some()) {
+        return Err(SidecarError::NoDriver);
+    }
+    let client = driver.as_ref().map(|(client, _)| client);
+    let liveness =
+        probe_timeout.zip(client).map(|(timeout, client)| Liveness::new(client, timeout, metrics.clone()));
     let controller = match controller {
-        Some(config) => Some(Controller::connect(config, driver.clone(), metrics.clone()).await?),
+        Some(config) => {
+            let socket = driver.as_ref().map(|(_, socket)| socket.clone());
+            Some(Controller::connect(config, socket, metrics.clone()).await?)
+        }
         None => None,
     };
     let pages = Pages {
@@ -155,9 +166,11 @@ pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(),
     }
     let stopping = CancellationToken::new();
     let registered = async {
-        match &registrar {
-            Some(registrar) => Err(registrar.run(&driver, &client, metrics).await.into()),
-            None => {
+        match (&registrar, &driver) {
+            (Some(registrar), Some((client, socket))) => {
+                Err(registrar.run(socket, client, metrics).await.into())
+            }
+            (None, _) | (_, None) => {
                 stopping.cancelled().await;
                 Ok(())
             }

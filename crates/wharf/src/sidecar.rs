@@ -4,6 +4,7 @@
 mod environment;
 mod goflags;
 mod roles;
+mod snapshots;
 mod upstream;
 
 use std::path::PathBuf;
@@ -17,6 +18,7 @@ use crate::signal::{stop_signal, which_signal};
 use roles::RolesArgs;
 
 pub(crate) use environment::Environment;
+pub(crate) use snapshots::{SnapshotControllerArgs, run as run_snapshot_controller};
 pub(crate) use upstream::{Asked, Program, Work};
 
 const EXPLANATION: &str = "\
@@ -43,6 +45,8 @@ Examples:
     --kubelet-registration-path /var/lib/kubelet/plugins/local.csi.wharf.dev/csi.sock
 
 POD_NAME names this replica among others; without it the host's name does.
+
+With --roles snapshot-controller it also binds the snapshots of all drivers, as `wharf snapshot-controller` does.
 
 Called as csi-provisioner, csi-attacher, csi-resizer, csi-external-health-monitor-controller,
 csi-node-driver-registrar or livenessprobe (by a link of that name), the binary takes the flags of that program.";
@@ -98,7 +102,7 @@ impl SidecarArgs {
         let controls = !node || roles.are_named();
         let address = http_endpoint.unwrap_or_else(|| Address::port(health_port));
         Ok(Sidecar {
-            driver: csi_address,
+            driver: Some(csi_address),
             registrar,
             probe_timeout: node.then_some(probe_timeout),
             controller: controls.then(|| roles.checked(environment)).transpose()?,
@@ -108,7 +112,7 @@ impl SidecarArgs {
 }
 
 /// A time of more than nothing, as upstream's flags take it.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let some = goflags::parse_duration(text).filter(|time| !time.is_zero());
     some.ok_or_else(|| {
         format!("{text:?} is not a duration: write numbers and units, such as 500ms, 30s or 1m30s")
@@ -124,6 +128,7 @@ pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
 pub(crate) async fn work(work: Work) -> anyhow::Result<()> {
     match work {
         Work::Sidecar(sidecar) => process::run(*sidecar, stop_signal()?).await?,
+        Work::SnapshotMetadata(config) => crate::snapshot_metadata::serve(*config).await?,
         Work::Legacy(config) => legacy::run(config, which_signal()?).await?,
     }
     Ok(())

@@ -67,6 +67,21 @@ fn rules_have_no_wildcards_and_bindings_fit() {
     }
 }
 
+/// The snapshot metadata service asks and reads; it writes nothing but its questions.
+#[test]
+fn the_metadata_service_changes_nothing() {
+    let objects = objects("snapshot-metadata.yaml");
+    let rights = rights(&objects);
+    assert!(rights.len() >= 10, "{rights:?}");
+    for right in &rights {
+        let reads = [": get", ": list", ": watch"].iter().any(|verb| right.ends_with(verb));
+        assert!(reads || right.ends_with("reviews: create"), "{right}");
+        assert!(!right.contains('*'), "{right}");
+    }
+    let binding = one(&objects, "ClusterRoleBinding");
+    assert_eq!(binding["roleRef"]["name"], of_kind(&objects, "ClusterRole")[0]["metadata"]["name"]);
+}
+
 /// The local driver's volumes need no secrets and no attachments, and a node's process knows where it is by itself.
 #[test]
 fn the_local_drivers_rules_are_fewer_than_the_sidecars() {

@@ -15,7 +15,7 @@ use super::view::{Again, Doing, Failed, Memory, Published, Rules, Seen, Subject,
 use crate::driver::Capabilities;
 use wharf_model::{PersistentVolume, Time, VolumeAttachment};
 
-mod world;
+pub(crate) mod world;
 
 use world::{Kind, World};
 
@@ -32,7 +32,7 @@ enum Keyed {
 }
 
 /// Chance, from a seed.
-struct Chance(u64);
+pub(crate) struct Chance(pub(crate) u64);
 
 impl Chance {
     fn next(&mut self) -> u64 {
@@ -43,11 +43,11 @@ impl Chance {
         x ^ (x >> 31)
     }
 
-    fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 
-    fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }

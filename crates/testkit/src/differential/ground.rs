@@ -69,7 +69,11 @@ pub struct Ground<'a> {
 
 impl<'a> Ground<'a> {
     /// Connects to the cluster; logs go to a directory of one's choice.
-    pub fn new(cluster: &TestCluster, logs: &Path, controller: &'a Mutex<Controller>) -> Result<Self, String> {
+    pub fn new(
+        cluster: &TestCluster,
+        logs: &Path,
+        controller: &'a Mutex<Controller>,
+    ) -> Result<Self, String> {
         let kubeconfig = cluster.kubeconfig();
         let (server, dir) = (Server::connect(&kubeconfig)?, cluster.directory().join("d"));
         Ok(Self { server, controller, kubeconfig, dir, logs: logs.to_owned() })
@@ -90,7 +94,9 @@ impl<'a> Ground<'a> {
         let id = format!("{letter}-{number:03}");
         let logs = self.logs(number, side);
         let dir = self.dir.join(&id);
-        fs::create_dir_all(&logs).and_then(|()| fs::create_dir_all(&dir)).map_err(|error| error.to_string())?;
+        fs::create_dir_all(&logs)
+            .and_then(|()| fs::create_dir_all(&dir))
+            .map_err(|error| error.to_string())?;
         let mut run = Run {
             ground: self,
             scenario,
@@ -146,7 +152,9 @@ impl Run<'_> {
         let server = &self.ground.server;
         match step {
             Step::Create(objects) => objects.iter().try_for_each(|object| self.create(object)),
-            Step::Patch { object, with } => server.patch(&self.id, &self.named(object), false, &self.placed(with)),
+            Step::Patch { object, with } => {
+                server.patch(&self.id, &self.named(object), false, &self.placed(with))
+            }
             Step::PatchStatus { object, with } => {
                 server.patch(&self.id, &self.named(object), true, &self.placed(with))
             }
@@ -201,7 +209,8 @@ impl Run<'_> {
                 Ok(())
             }
             Step::Volume { id, bytes } => {
-                let record = json!({"request": "", "mutable": {}, "published": {}, "mounted": {}, "bytes": bytes});
+                let record =
+                    json!({"request": "", "mutable": {}, "published": {}, "mounted": {}, "bytes": bytes});
                 self.record("volumes", id, record)
             }
             Step::Snapshot { id, volume, bytes } => {
@@ -247,10 +256,8 @@ impl Run<'_> {
     /// With the words that only a run knows.
     fn placed(&self, value: &Value) -> Value {
         let mut value = value.clone();
-        let mut words = vec![
-            ("${id}".to_owned(), self.id.clone()),
-            ("${driver}".to_owned(), self.driver_name.clone()),
-        ];
+        let mut words =
+            vec![("${id}".to_owned(), self.id.clone()), ("${driver}".to_owned(), self.driver_name.clone())];
         words.extend(self.uids.iter().map(|(uid, name)| (format!("${{{name}}}"), uid.clone())));
         substitute(&mut value, &words);
         value
@@ -323,7 +330,11 @@ impl Run<'_> {
         all.filter_map(|process| (!process.runs()).then_some(process)).for_each(Beside::restart);
     }
 
-    fn until(&mut self, what: &str, mut ask: impl FnMut(&Self) -> Result<bool, String>) -> Result<(), String> {
+    fn until(
+        &mut self,
+        what: &str,
+        mut ask: impl FnMut(&Self) -> Result<bool, String>,
+    ) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while !ask(self)? {
             if Instant::now() > end {
@@ -360,7 +371,11 @@ impl Run<'_> {
         let mut names = self.uids.clone();
         names.push((self.id.clone(), "ID".to_owned()));
         // Names may be made of a uid's beginning.
-        names.extend(self.uids.iter().filter_map(|(uid, name)| Some((uid.split('-').next()?.to_owned(), format!("SHORT-{name}")))));
+        names.extend(
+            self.uids
+                .iter()
+                .filter_map(|(uid, name)| Some((uid.split('-').next()?.to_owned(), format!("SHORT-{name}")))),
+        );
         let names = Names::new(names);
         let (mut objects, mut events) = (Vec::new(), server.events(&self.id, "")?);
         let mut wanted = self.objects.clone();

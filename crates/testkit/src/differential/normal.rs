@@ -73,7 +73,13 @@ fn flatten(names: &Names, head: &str, at: &str, value: &Value, lines: &mut Vec<S
         Value::Object(fields) if fields.is_empty() => lines.push(format!("{head} {at} = {{}}")),
         Value::Object(fields) => {
             for (key, value) in fields {
-                flatten(names, head, &format!("{at}/{}", names.normal(&key.replace('/', "~1"))), value, lines);
+                flatten(
+                    names,
+                    head,
+                    &format!("{at}/{}", names.normal(&key.replace('/', "~1"))),
+                    value,
+                    lines,
+                );
             }
         }
         Value::Array(items) => {
@@ -153,10 +159,7 @@ mod tests {
     use super::*;
 
     fn names() -> Names {
-        Names::new(vec![
-            ("u-007".to_owned(), "ID".to_owned()),
-            ("6a1f".to_owned(), "UID(claim)".to_owned()),
-        ])
+        Names::new(vec![("u-007".to_owned(), "ID".to_owned()), ("6a1f".to_owned(), "UID(claim)".to_owned())])
     }
 
     #[test]

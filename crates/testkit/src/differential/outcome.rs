@@ -82,7 +82,8 @@ fn compare(section: &str, upstream: &[String], ours: &[String], differences: &mu
             };
         }
     }
-    let mut only = |side, line: &str| differences.push(Difference { side, line: format!("{section} {line}") });
+    let mut only =
+        |side, line: &str| differences.push(Difference { side, line: format!("{section} {line}") });
     let (mut i, mut j) = (0, 0);
     while i < upstream.len() || j < ours.len() {
         if i < upstream.len() && j < ours.len() && upstream[i] == ours[j] {
@@ -114,10 +115,9 @@ mod tests {
         };
         assert_eq!(compared(&["create", "delete"], &["create", "delete"]), Vec::<String>::new());
         assert_eq!(compared(&["create", "delete"], &["create", "create", "delete"]), ["+ call create"]);
-        assert_eq!(compared(&["create", "x", "delete"], &["create", "y"]), [
-            "- call x",
-            "- call delete",
-            "+ call y"
-        ]);
+        assert_eq!(
+            compared(&["create", "x", "delete"], &["create", "y"]),
+            ["- call x", "- call delete", "+ call y"]
+        );
     }
 }

@@ -156,7 +156,8 @@ fn combinations(each: Option<&Value>) -> Result<Vec<Vec<(String, String)>>, Stri
 
 /// Puts words in the place of their names, in keys too.
 pub(super) fn substitute(value: &mut Value, words: &[(String, String)]) {
-    let replaced = |text: &str| words.iter().fold(text.to_owned(), |text, (name, word)| text.replace(name, word));
+    let replaced =
+        |text: &str| words.iter().fold(text.to_owned(), |text, (name, word)| text.replace(name, word));
     match value {
         Value::String(text) => *text = replaced(text),
         Value::Array(items) => items.iter_mut().for_each(|item| substitute(item, words)),
@@ -175,7 +176,8 @@ pub(super) fn substitute(value: &mut Value, words: &[(String, String)]) {
 
 /// An object to create is a template's name, or `template:` with a merge patch in `with:`, or written out.
 fn place_templates(scenario: &mut Value, templates: &BTreeMap<String, Value>) -> Result<(), String> {
-    let find = |name: &str| templates.get(name).cloned().ok_or_else(|| format!("there is no template {name}"));
+    let find =
+        |name: &str| templates.get(name).cloned().ok_or_else(|| format!("there is no template {name}"));
     let steps = scenario["steps"].as_array_mut().ok_or("it has no steps")?;
     for object in steps.iter_mut().filter_map(|step| step.get_mut("create")?.as_array_mut()).flatten() {
         if let Some(name) = object.as_str() {
@@ -233,7 +235,8 @@ scenarios:
     #[test]
     fn a_table_stands_for_many_scenarios_and_templates_for_objects() {
         let all = load(FILE).unwrap();
-        let names: Vec<_> = all.iter().map(|it| (it.name.as_str(), it.slice, it.sidecars[0].as_str())).collect();
+        let names: Vec<_> =
+            all.iter().map(|it| (it.name.as_str(), it.slice, it.sidecars[0].as_str())).collect();
         assert_eq!(
             names,
             [

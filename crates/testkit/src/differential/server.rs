@@ -71,7 +71,13 @@ impl Server {
     }
 
     /// Changes an object, or its status, by a merge patch.
-    pub(super) fn patch(&self, namespace: &str, object: &str, status: bool, patch: &Value) -> Result<(), String> {
+    pub(super) fn patch(
+        &self,
+        namespace: &str,
+        object: &str,
+        status: bool,
+        patch: &Value,
+    ) -> Result<(), String> {
         let (kind, name) = split(object)?;
         let part = if status { "/status" } else { "" };
         let path = path(namespace, kind, &format!("/{name}{part}"))?;

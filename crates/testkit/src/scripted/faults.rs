@@ -160,7 +160,8 @@ mod tests {
         assert_eq!(fault.delay_ms, 5);
         assert_eq!(faults.draw("DeleteVolume"), None, "the star counts all methods together");
 
-        std::fs::write(&file, r#"{"CreateVolume": [{"code": "Aborted", "count": 1}, {"code": "Internal"}]}"#).unwrap();
+        std::fs::write(&file, r#"{"CreateVolume": [{"code": "Aborted", "count": 1}, {"code": "Internal"}]}"#)
+            .unwrap();
         let codes: Vec<_> = (0..3).map(|_| faults.draw("CreateVolume").unwrap().code.unwrap()).collect();
         assert_eq!(codes, ["Aborted", "Internal", "Internal"], "a list is drawn from in its order");
     }

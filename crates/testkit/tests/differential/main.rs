@@ -8,7 +8,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use wharf_testkit::differential::{Allowed, Comparison, Controller, Ground, Outcome, Scenario, Side, allowed, load};
+use wharf_testkit::differential::{
+    Allowed, Comparison, Controller, Ground, Outcome, Scenario, Side, allowed, load,
+};
 use wharf_testkit::{ClusterOptions, TestCluster};
 
 const FILES: [(&str, &str); 3] = [
@@ -91,12 +93,7 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
 }
 
 /// What is wrong with a scenario, as lines; nothing if all is well.
-fn verdict(
-    results: &Results,
-    number: usize,
-    scenario: &Scenario,
-    allowed: &[Allowed],
-) -> String {
+fn verdict(results: &Results, number: usize, scenario: &Scenario, allowed: &[Allowed]) -> String {
     let (upstream, ours) = (&results[&(number, Side::Upstream)], &results[&(number, Side::Ours)]);
     let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
         let told = |side: &str, result: &Result<Outcome, String>| {

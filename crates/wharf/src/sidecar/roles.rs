@@ -9,7 +9,7 @@ use wharf_cluster::ConnectOptions;
 use wharf_model::names::VolumeNaming;
 use wharf_sidecar::controller::{Config, Election, ElectionError, Role};
 use wharf_sidecar::provisioner::{CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshotter};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
 use super::{Environment, parse_duration};
 use health::HealthArgs;
@@ -20,7 +20,7 @@ mod health;
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Roles of the controller")]
 pub(super) struct RolesArgs {
-    /// Roles to run: provisioner, attacher, resizer, snapshotter, health-monitor [default: those that the driver's capabilities call for]
+    /// Roles to run: provisioner, attacher, resizer, snapshotter, health-monitor, snapshot-controller [default: those that the driver's capabilities call for]
     #[arg(long, value_name = "ROLE,…", value_delimiter = ',', value_parser = parse_role)]
     roles: Option<Vec<Role>>,
     /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
@@ -52,7 +52,7 @@ pub(super) struct RolesArgs {
 /// Who works, of several replicas.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Leader election")]
-struct ElectionArgs {
+pub(super) struct ElectionArgs {
     /// Work only while holding each role's lease, which has the name that upstream's sidecar gives it
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value_t = true, action = clap::ArgAction::Set)]
@@ -133,6 +133,10 @@ struct VolumeArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           default_value_t = true, action = clap::ArgAction::Set)]
     handle_volume_inuse_error: bool,
+    /// Say of each snapshot which node's snapshotter has to take it
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          default_value_t = false, hide_default_value = true, action = clap::ArgAction::Set)]
+    enable_distributed_snapshotting: bool,
     /// How often attachments are compared with what the driver lists
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, default_value = "1m")]
     reconcile_sync: Duration,
@@ -249,6 +253,7 @@ impl RolesArgs {
             resizer: volumes.resizer(&pace),
             snapshotter: snapshots.snapshotter(&pace, volumes.extra_create_metadata),
             health_monitor: health.checked(&pace),
+            snapshot_controller: volumes.snapshot_controller(&pace),
             topology: true,
             node: own_node,
         })
@@ -256,6 +261,11 @@ impl RolesArgs {
 }
 
 impl ElectionArgs {
+    /// How the lease is held; `None` if nobody competes for it.
+    pub(super) fn asked(self) -> Result<Option<Election>, ElectionError> {
+        self.leader_election.then(|| self.checked()).transpose()
+    }
+
     fn checked(self) -> Result<Election, ElectionError> {
         let election = Election {
             namespace: self.leader_election_namespace,
@@ -339,6 +349,18 @@ impl VolumeArgs {
             pace: pace.or(default.pace),
             handle_volume_inuse_error: self.handle_volume_inuse_error,
             extra_modify_metadata: self.extra_modify_metadata,
+        }
+    }
+}
+
+impl VolumeArgs {
+    fn snapshot_controller(&self, pace: &PaceArgs) -> snapshot_controller::Settings {
+        let default = snapshot_controller::Settings::default();
+        snapshot_controller::Settings {
+            pace: pace.or(default.pace),
+            prevent_volume_mode_conversion: self.prevent_volume_mode_conversion,
+            distributed: self.enable_distributed_snapshotting,
+            groups: default.groups,
         }
     }
 }

@@ -10,6 +10,8 @@ mod logging;
 mod provisioner;
 mod registrar;
 mod resizer;
+mod snapshot_controller;
+mod snapshot_metadata;
 mod snapshotter;
 
 use std::ffi::OsStr;
@@ -35,6 +37,8 @@ pub(crate) enum Program {
     Resizer,
     Snapshotter,
     HealthMonitor,
+    SnapshotController,
+    SnapshotMetadata,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -53,6 +57,8 @@ pub(crate) enum Asked {
 pub(crate) enum Work {
     /// Roles of the sidecar.
     Sidecar(Box<Sidecar>),
+    /// The snapshot metadata service.
+    SnapshotMetadata(Box<wharf_sidecar::snapshot_metadata::Config>),
     /// One of the modes of the old driver-registrar.
     Legacy(legacy::Config),
 }
@@ -75,6 +81,8 @@ impl Program {
             "csi-resizer" | "external-resizer" => Some(Self::Resizer),
             "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
+            "snapshot-controller" => Some(Self::SnapshotController),
+            "csi-snapshot-metadata" => Some(Self::SnapshotMetadata),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -103,6 +111,12 @@ impl Program {
                 Self::HealthMonitor => {
                     Work::Sidecar(Box::new(health_monitor::asked(&mut given, environment)?))
                 }
+                Self::SnapshotController => {
+                    Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
+                }
+                Self::SnapshotMetadata => {
+                    Work::SnapshotMetadata(Box::new(snapshot_metadata::asked(&given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -121,6 +135,8 @@ impl Program {
             Self::Resizer => "csi-resizer",
             Self::Snapshotter => "csi-snapshotter",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
+            Self::SnapshotController => "snapshot-controller",
+            Self::SnapshotMetadata => "csi-snapshot-metadata",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -134,6 +150,8 @@ impl Program {
             Self::Resizer => [&resizer::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
+            Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
+            Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

@@ -152,7 +152,7 @@ fn refers(attachment: &Value, volume: &str) -> bool {
 }
 
 /// The object with the patch applied; `None` where the server would refuse.
-fn patched(object: &Value, patch: &Patch) -> Option<Value> {
+pub(crate) fn patched(object: &Value, patch: &Patch) -> Option<Value> {
     let mut changed = object.clone();
     match patch {
         Patch::Json(operations) => {
@@ -160,7 +160,13 @@ fn patched(object: &Value, patch: &Patch) -> Option<Value> {
                 apply(&mut changed, operation)?;
             }
         }
-        Patch::Merge(body) => merge(&mut changed, body),
+        Patch::Merge(body) => {
+            let wanted = text(body, "/metadata/resourceVersion");
+            if !wanted.is_empty() && wanted != text(object, "/metadata/resourceVersion") {
+                return None;
+            }
+            merge(&mut changed, body);
+        }
         Patch::Strategic(_) => panic!("not used here"),
     }
     let added =

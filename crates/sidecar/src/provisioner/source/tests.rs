@@ -5,27 +5,17 @@ use serde_json::{Value, json};
 use super::*;
 
 const DRIVER: &str = "d.test";
-const RESTORE: Capabilities = Capabilities {
-    create_delete_snapshot: true,
-    clone_volume: true,
-    // The rest plays no part here.
-    controller_service: true,
-    topology: false,
-    create_delete_volume: true,
-    publish_unpublish_volume: false,
-    publish_readonly: false,
-    list_volumes: false,
-    list_volumes_published_nodes: false,
-    get_capacity: false,
-    expand_volume: false,
-    modify_volume: false,
-    single_node_multi_writer: false,
-    volume_condition: false,
-    get_volume: false,
-    get_volume_health: false,
-    list_volume_health: false,
-    node_expand_volume: false,
-};
+
+/// A driver that can restore and clone.
+fn restores() -> Capabilities {
+    Capabilities {
+        create_delete_snapshot: true,
+        clone_volume: true,
+        controller_service: true,
+        create_delete_volume: true,
+        ..Capabilities::default()
+    }
+}
 
 /// Everything a view borrows, as JSON that a case can change.
 #[derive(Clone)]
@@ -82,7 +72,7 @@ fn scene(source: Value) -> Scene {
             },
             "status": {"phase": "Bound"},
         }),
-        can: RESTORE,
+        can: restores(),
         prevent: true,
     }
 }

@@ -12,7 +12,7 @@ use wharf_driver::{Driver, ServeOptions};
 use wharf_sidecar::controller::{Config, Role};
 use wharf_sidecar::process::{self, Address, Listen, Sidecar};
 use wharf_sidecar::provisioner::{self, CapacitySettings, ImmediateBinding};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshotter};
+use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
 
 use crate::sidecar::Environment;
 
@@ -87,10 +87,11 @@ impl BesideArgs {
             resizer: resizer::Settings::default(),
             snapshotter: snapshotter::Settings::default(),
             health_monitor: health_monitor::Settings::default(),
+            snapshot_controller: snapshot_controller::Settings::default(),
         };
         let default_path = || endpoint.path().display().to_string();
         Sidecar {
-            driver: endpoint.clone(),
+            driver: Some(endpoint.clone()),
             registrar: Some(registrar::Config {
                 plugin_registration_path,
                 kubelet_registration_path: kubelet_registration_path.unwrap_or_else(default_path),

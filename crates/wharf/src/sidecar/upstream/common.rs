@@ -6,7 +6,7 @@ use std::time::Duration;
 use wharf_cluster::ConnectOptions;
 use wharf_sidecar::controller::{Config, Election, Role};
 use wharf_sidecar::process::{Listen, Sidecar};
-use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshotter};
+use wharf_sidecar::{Pace, attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
 
 use super::{
     Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, REMOVED, Takes, driver, flag, only_one,
@@ -76,9 +76,10 @@ pub(super) fn sidecar(
         resizer: resizer::Settings::default(),
         snapshotter: snapshotter::Settings::default(),
         health_monitor: health_monitor::Settings::default(),
+        snapshot_controller: snapshot_controller::Settings::default(),
     };
     let sidecar = Sidecar {
-        driver: driver(given)?,
+        driver: Some(driver(given)?),
         registrar: None,
         probe_timeout: None,
         controller: None,

@@ -43,7 +43,7 @@ pub(super) fn asked(given: &Given) -> Result<Sidecar, FlagError> {
         }
     };
     Ok(Sidecar {
-        driver: driver(given)?,
+        driver: Some(driver(given)?),
         registrar: None,
         probe_timeout: Some(given.timeout("probe-timeout", Duration::from_secs(3))?),
         controller: None,

@@ -109,7 +109,7 @@ fn sidecar(given: &Given, kubelet_registration_path: &str) -> Result<Sidecar, Fl
         timeout: given.timeout("timeout", Duration::from_secs(1))?,
     };
     Ok(Sidecar {
-        driver: driver(given)?,
+        driver: Some(driver(given)?),
         registrar: Some(config),
         probe_timeout: None,
         controller: None,

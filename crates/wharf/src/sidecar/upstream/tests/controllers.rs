@@ -36,7 +36,7 @@ fn without_flags_as_upstream_but_without_its_brakes() {
         assert_eq!((config.connect.qps, config.connect.burst), (None, None));
         assert!(config.election.is_none() && config.node.is_none() && config.topology);
         let driver = sidecar(program, "").driver;
-        assert_eq!(driver.path(), Path::new("/run/csi/socket"));
+        assert_eq!(driver.expect("a driver").path(), Path::new("/run/csi/socket"));
     }
     let default = config(Program::Provisioner, "").provisioner;
     assert_eq!((default.pace.workers, default.pace.timeout), (100, s(10)));
@@ -284,4 +284,28 @@ fn an_attachers_and_a_resizers_manifest() {
     refused(Program::Resizer, "--worker-threads=5", "--worker-threads=5");
     refused(Program::Attacher, "--workers=5", "--workers=5");
     refused(Program::Attacher, "--worker-threads=-5", "is not a number of at least 0");
+}
+
+/// sidecars.md 1.0 "Leader election", 1.4 "CRDs": the snapshot controller's manifest.
+#[test]
+fn a_snapshot_controllers_manifest() {
+    let program = Program::SnapshotController;
+    let plain = config(program, "--v=5 --leader-election=true");
+    assert_eq!(plain.roles, Some([Role::SnapshotController].into()));
+    assert!(plain.election.is_some());
+    let settings = plain.snapshot_controller;
+    assert!(settings.prevent_volume_mode_conversion && settings.groups && !settings.distributed);
+    assert_eq!((settings.pace.workers, settings.pace.retry_start), (100, s(1)));
+    assert!(sidecar(program, "").driver.is_none());
+    let line = "--worker-threads=3 --enable-distributed-snapshotting --prevent-volume-mode-conversion=false \
+                --retry-interval-start=2s --feature-gates=CSIVolumeGroupSnapshot=false --kubeconfig=/k";
+    let full = config(program, line);
+    assert_eq!(full.connect.kubeconfig, Some("/k".into()));
+    let settings = full.snapshot_controller;
+    assert!(!settings.prevent_volume_mode_conversion && !settings.groups && settings.distributed);
+    assert_eq!((settings.pace.workers, settings.pace.retry_start), (3, s(2)));
+    let (_, warnings) = config_in(program, "--retry-crd-interval-max=1m --resync-period=1m", &environment());
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    refused(program, "--csi-address=/csi/csi.sock", "there is no flag");
+    refused(program, "--feature-gates=Nonsense=true", "there is no gate");
 }

@@ -8,14 +8,14 @@ use wharf_model::{Api, Key};
 /// So often an object may change under our hands. Many claims of one source want the same finalizer at once.
 const TRIES: usize = 10;
 
-/// Why a source is not protected.
+/// Why an object is not protected.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProtectError {
-    #[error("{kind} {key}, which the volume is to be made from, is gone")]
+    #[error("{kind} {key} is gone")]
     Gone { kind: &'static str, key: Key },
-    #[error("{kind} {key}, which the volume is to be made from, is being deleted")]
+    #[error("{kind} {key} is being deleted")]
     Deleting { kind: &'static str, key: Key },
-    #[error("cannot protect the source: {0}")]
+    #[error("cannot protect it: {0}")]
     Api(#[from] ApiError),
 }
 
@@ -31,7 +31,7 @@ enum Edit {
 }
 
 /// Puts a finalizer on the object of this identity.
-pub(super) async fn add(
+pub(crate) async fn add(
     cluster: &Cluster,
     api: &Api,
     key: &Key,
@@ -47,7 +47,7 @@ pub(super) async fn add(
 }
 
 /// Takes a finalizer off the object of this identity. Well if there is none any more.
-pub(super) async fn remove(
+pub(crate) async fn remove(
     cluster: &Cluster,
     api: &Api,
     key: &Key,

@@ -1,0 +1,142 @@
+//! Making a content for a snapshot that is to be taken.
+
+use wharf_model::claim::ClaimPhase;
+use wharf_model::snapshot::names;
+use wharf_model::snapshot::secrets::SnapshotSecret;
+use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
+
+use super::super::view::{Found, View, claim_of};
+use super::{Creation, Fault, Step};
+
+/// What to do for a snapshot without a content.
+pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
+    match (&snapshot.spec.volume_snapshot_class_name, view.class) {
+        (Some(name), None) => Step::Fail(no_class(name)),
+        (Some(_), Some(class)) => create(view, snapshot, class),
+        (None, _) => choose(view, snapshot),
+    }
+}
+
+/// The class is not there.
+pub(super) fn no_class(name: &str) -> Fault {
+    let message = format!(
+        "Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io {name:?} not found"
+    );
+    Fault::new("GetSnapshotClassFailed", message).aside()
+}
+
+/// Chooses the default class: the one that is marked, of the volume's driver.
+fn choose(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
+    let failed = |why: String| {
+        let message = format!("Failed to set default snapshot class with error {why}");
+        Step::Fail(Fault::new("SetDefaultSnapshotClassFailed", message).aside())
+    };
+    let volume = match volume(view, snapshot) {
+        Ok(volume) => volume,
+        Err(Unknown::Ask(name)) => return Step::AskVolume(name),
+        Err(Unknown::Failed(why)) => return failed(why),
+    };
+    let Some(csi) = &volume.spec.csi else {
+        let key = snapshot.metadata.key();
+        return failed(format!("snapshotting non-CSI volumes is not supported, snapshot:{key}"));
+    };
+    let defaults: Vec<_> = view.defaults.iter().filter(|class| class.driver == csi.driver).collect();
+    match defaults[..] {
+        [] => failed("cannot find default snapshot class".to_owned()),
+        [class] => Step::SetClass(class.metadata.name.clone()),
+        _ => failed(format!("{} default snapshot classes were found", defaults.len())),
+    }
+}
+
+/// Why the volume is not known.
+enum Unknown {
+    /// The server has to be asked for the one of this name.
+    Ask(String),
+    /// There is none to take a snapshot of.
+    Failed(String),
+}
+
+/// The volume that the snapshot is to be taken of.
+fn volume<'a>(view: &View<'a>, snapshot: &VolumeSnapshot) -> Result<&'a PersistentVolume, Unknown> {
+    let failed = |why: String| Err(Unknown::Failed(why));
+    let Some(claim) = view.claim else {
+        let name = claim_of(snapshot).unwrap_or_default();
+        let found = format!("persistentvolumeclaim {name:?} not found");
+        return failed(format!("failed to retrieve PVC {name} from the lister: {found:?}"));
+    };
+    let name = &claim.metadata.name;
+    if claim.status.phase != ClaimPhase::Bound {
+        return failed(format!(
+            "the PVC {name} is not yet bound to a PV, will not attempt to take a snapshot"
+        ));
+    }
+    let volume_name = &claim.spec.volume_name;
+    let volume = match view.volume {
+        Found::NotSeen => return Err(Unknown::Ask(volume_name.clone())),
+        Found::Gone => {
+            let found = format!("persistentvolumes {volume_name:?} not found");
+            return failed(format!("failed to retrieve PV {volume_name} from the API server: {found:?}"));
+        }
+        Found::Here(volume) => volume,
+    };
+    match is_bound(volume, &claim.metadata) {
+        true => Ok(volume),
+        false => failed("claim in dataSource not bound or invalid".to_owned()),
+    }
+}
+
+/// Whether the volume is the claim's, or kept for it by name.
+fn is_bound(volume: &PersistentVolume, claim: &Meta) -> bool {
+    volume.spec.claim_ref.as_ref().is_some_and(|reference| {
+        reference.name == claim.name
+            && Some(&reference.namespace) == claim.namespace.as_ref()
+            && (reference.uid.is_empty() || reference.uid == claim.uid)
+    })
+}
+
+fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
+    let failed = |why: String| {
+        let message = format!("Failed to create snapshot content with error {why}");
+        Step::Fail(Fault::new("SnapshotContentCreationFailed", message))
+    };
+    let refused = |name: &str, why: &str| {
+        failed(format!("snapshot controller failed to update {name} on API server: {why}"))
+    };
+    let Meta { name, .. } = &snapshot.metadata;
+    let Some(claim) = view.claim else { return refused(name, "cannot get claim from snapshot") };
+    if !claim.metadata.has_finalizer(names::CLAIM_PROTECTION) {
+        return match claim.metadata.is_deleting() {
+            true => {
+                refused(&claim.metadata.name, "cannot add finalizer on claim because it is being deleted")
+            }
+            false => Step::ProtectClaim,
+        };
+    }
+    let input =
+        |why: String| failed(format!("failed to get input parameters to create snapshot {name}: {why:?}"));
+    let volume = match volume(view, snapshot) {
+        Ok(volume) => volume,
+        Err(Unknown::Ask(name)) => return Step::AskVolume(name),
+        Err(Unknown::Failed(why)) => return input(why),
+    };
+    let content = names::content_name(&snapshot.metadata.uid);
+    let secret =
+        match SnapshotSecret::Snapshotter.reference(&class.parameters, &content, Some(&snapshot.metadata)) {
+            Ok(secret) => secret,
+            Err(error) => return input(error.to_string()),
+        };
+    let Some(csi) = &volume.spec.csi else {
+        let volume = &volume.metadata.name;
+        return failed(format!("cannot find CSI PersistentVolumeSource for volume {volume}"));
+    };
+    let mode = volume.spec.volume_mode.filter(|_| view.note_volume_mode);
+    Step::CreateContent(Creation {
+        class: class.metadata.name.clone(),
+        driver: class.driver.clone(),
+        policy: class.deletion_policy,
+        volume_handle: csi.volume_handle.clone(),
+        volume_mode: mode.map(wharf_model::VolumeMode::as_str),
+        node: view.node.map(str::to_owned),
+        secret,
+    })
+}

@@ -1,0 +1,225 @@
+//! What to do next for a group snapshot: pure and exhaustive.
+//!
+//! - It gets its finalizer before anything is made for it.
+//! - For each member a snapshot is made first and its content after it, so that no content is without a snapshot.
+//! - Its members go with it and not before; what the driver has of them goes with the group's content.
+
+use wharf_model::SecretRef;
+use wharf_model::group_snapshot::MemberInfo;
+use wharf_model::snapshot::{DeletionPolicy, names};
+use wharf_model::{Key, VolumeGroupSnapshot, VolumeGroupSnapshotContent};
+
+use super::super::decide::Fault;
+use super::super::mirror::Mirrored;
+use super::super::view::Found;
+use super::members;
+use super::mirror::mirror;
+use super::view::{View, bound, content_of, is_created, is_named, is_ready, points_back, pre_provisioned};
+
+mod create;
+#[cfg(test)]
+mod tests;
+
+/// What to do next. After each step the group comes round again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It is gone: nothing is to be remembered.
+    Forget,
+    /// Nothing more until something changes.
+    Done,
+    /// A claim is being restored from this member.
+    WaitRestore(Key),
+    /// The content goes.
+    WaitContent,
+    /// It cannot go on: tell, and try again later.
+    Fail(Fault),
+    /// Ask the server for the content of this name.
+    AskContent(String),
+    /// Ask the server for the claims and their volumes.
+    AskSources,
+    /// Put the finalizer on it.
+    Guard,
+    /// Write down the default class.
+    SetClass(String),
+    /// Make the content.
+    CreateContent(GroupCreation),
+    /// Let the content that there was already point to it, and give it the class if it is named.
+    BindContent {
+        /// The class.
+        class: Option<String>,
+    },
+    /// Make the snapshot of a member.
+    CreateMember {
+        /// What the driver told of it.
+        info: MemberInfo,
+        /// The claim that it is of; empty if nobody knows.
+        claim: String,
+    },
+    /// Make the content of a member, for the snapshot of this identity.
+    CreateMemberContent {
+        /// What the driver told of it.
+        info: MemberInfo,
+        /// The mode of its volume.
+        volume_mode: Option<&'static str>,
+        /// The snapshot's identity.
+        snapshot: String,
+    },
+    /// Let a member's content, made by somebody who died, point to its snapshot.
+    BindMemberContent {
+        /// The content.
+        content: String,
+        /// The snapshot's identity.
+        snapshot: String,
+    },
+    /// Write what the driver told into a member's content.
+    TellMember(MemberInfo),
+    /// Let a member's snapshot point to its content.
+    BindMember(MemberInfo),
+    /// Write the content's status into it.
+    Mirror(Mirrored),
+    /// Tell the snapshotter that the content may go.
+    MarkContent,
+    /// Delete the content.
+    DeleteContent,
+    /// Delete a member's snapshot.
+    DeleteMember(Key),
+    /// Take the finalizer off it.
+    Release,
+}
+
+/// What a new content is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupCreation {
+    pub(crate) class: String,
+    pub(crate) driver: String,
+    pub(crate) policy: DeletionPolicy,
+    pub(crate) volume_handles: Vec<String>,
+    pub(crate) node: Option<String>,
+    pub(crate) secret: Option<SecretRef>,
+}
+
+/// What to do next.
+pub(crate) fn decide(view: &View<'_>) -> Step {
+    let Some(group) = view.group else { return Step::Forget };
+    if group.metadata.is_deleting() {
+        return delete(view, group);
+    }
+    let source = &group.spec.source;
+    if source.selector.is_some() == source.volume_group_snapshot_content_name.is_some() {
+        return Step::Fail(Fault::new(
+            "GroupSnapshotValidationError",
+            "Exactly one of Selector and VolumeGroupSnapshotContentName should be specified",
+        ));
+    }
+    if let Found::Here(content) = view.content
+        && let Err(fault) = belongs(group, content)
+    {
+        return Step::Fail(fault);
+    }
+    if !group.metadata.has_finalizer(names::GROUP_PROTECTION) {
+        return Step::Guard;
+    }
+    match (view.content, is_ready(group) && bound(group).is_some()) {
+        (Found::NotSeen, _) => Step::AskContent(content_of(group)),
+        (Found::Here(_), true) => Step::Done,
+        (Found::Gone, true) => Step::Fail(missing()),
+        (Found::Gone, false) if pre_provisioned(group).is_some() || is_created(group) => {
+            Step::Fail(missing())
+        }
+        (Found::Gone, false) => create::decide(view, group),
+        (Found::Here(content), false) => advance(view, group, content),
+    }
+}
+
+fn missing() -> Fault {
+    Fault::new("GroupSnapshotContentMissing", "VolumeGroupSnapshotContent is missing")
+}
+
+/// Whether the content is one for this group snapshot.
+fn belongs(group: &VolumeGroupSnapshot, content: &VolumeGroupSnapshotContent) -> Result<(), Fault> {
+    let name = &content.metadata.name;
+    let has_handles = content.spec.source.group_snapshot_handles.is_some();
+    let misplaced = || {
+        let message = format!("VolumeGroupSnapshotContent [{name}] is bound to a different group snapshot");
+        Fault::new("GroupSnapshotContentMisbound", message)
+    };
+    let ours = points_back(content, &group.metadata);
+    match (pre_provisioned(group).is_some(), has_handles) {
+        (false, true) => Err(Fault::new(
+            "GroupSnapshotContentMismatch",
+            format!(
+                "VolumeGroupSnapshotContent {name} is pre-provisioned while expecting a dynamically provisioned one"
+            ),
+        )),
+        (true, false) => Err(Fault::new(
+            "GroupSnapshotContentMismatch",
+            "VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one",
+        )),
+        (false, false) if ours => Ok(()),
+        (false, false) => Err(misplaced()),
+        (true, true) => {
+            let free =
+                content.spec.volume_group_snapshot_ref.uid.is_empty() && is_named(content, &group.metadata);
+            match (ours, free, is_ready(group)) {
+                (true, _, _) | (_, true, false) => Ok(()),
+                (false, true, true) => Err(Fault::new(
+                    "GroupSnapshotMisbound",
+                    "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly",
+                )),
+                (false, false, _) => Err(misplaced()),
+            }
+        }
+    }
+}
+
+/// One that is not ready yet and has a content.
+fn advance(view: &View<'_>, group: &VolumeGroupSnapshot, content: &VolumeGroupSnapshotContent) -> Step {
+    if pre_provisioned(group).is_some() {
+        let class = &group.spec.volume_group_snapshot_class_name;
+        let is_free = content.spec.volume_group_snapshot_ref.uid.is_empty();
+        if is_free || (content.spec.volume_group_snapshot_class_name.is_none() && class.is_some()) {
+            return match (class, view.class) {
+                (Some(name), None) => Step::Fail(create::no_class(name)),
+                (class, _) => Step::BindContent { class: class.clone() },
+            };
+        }
+    } else if let Some(step) = view.members.iter().find_map(|member| members::next(group, member)) {
+        return step;
+    }
+    match mirror(group, content) {
+        Some(mirrored) => Step::Mirror(mirrored),
+        None => Step::Done,
+    }
+}
+
+/// The end of a group. Neither class nor claims have a part in it: they may be gone.
+fn delete(view: &View<'_>, group: &VolumeGroupSnapshot) -> Step {
+    if !group.metadata.has_finalizer(names::GROUP_PROTECTION) {
+        return Step::Done;
+    }
+    let content = match view.content {
+        Found::NotSeen => return Step::AskContent(content_of(group)),
+        Found::Here(content) if points_back(content, &group.metadata) => Some(content),
+        Found::Gone | Found::Here(_) => None,
+    };
+    if let Some(member) = view.restoring {
+        return Step::WaitRestore(member.clone());
+    }
+    let deletes =
+        |content: &VolumeGroupSnapshotContent| content.spec.deletion_policy == DeletionPolicy::Delete;
+    if let Some(content) = content {
+        if content.metadata.annotation(names::GROUP_BEING_DELETED).is_none() {
+            return Step::MarkContent;
+        }
+        if deletes(content) && !content.metadata.is_deleting() {
+            return Step::DeleteContent;
+        }
+    }
+    if let Some(member) = view.owned.iter().find(|member| !member.metadata.is_deleting()) {
+        return Step::DeleteMember(member.metadata.key());
+    }
+    match content {
+        Some(content) if deletes(content) => Step::WaitContent,
+        _ => Step::Release,
+    }
+}

@@ -1,0 +1,360 @@
+//! The rules for groups, row by row.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use wharf_model::group_snapshot::MemberInfo;
+use wharf_model::{SecretRef, VolumeGroupSnapshotClass, VolumeSnapshot};
+
+use super::super::view::{GroupNode, Member, Source, View};
+use super::*;
+
+/// One group and its world, by default one that can be taken.
+struct World {
+    group: Value,
+    content: Option<Value>,
+    asked: bool,
+    class: Option<Value>,
+    defaults: Vec<Value>,
+    sources: Option<Vec<(Value, Option<Value>)>>,
+    node: GroupNode,
+    members: Vec<(Option<Value>, Option<Value>)>,
+    owned: Vec<Value>,
+    restoring: bool,
+}
+
+fn source(name: &str) -> (Value, Option<Value>) {
+    (
+        json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name}, "spec": {"volumeName": format!("pv-{name}")},
+            "status": {"phase": "Bound"},
+        }),
+        Some(json!({
+            "metadata": {"name": format!("pv-{name}")},
+            "spec": {
+                "csi": {"driver": "d", "volumeHandle": name},
+                "claimRef": {"namespace": "shop", "name": name, "uid": name},
+            },
+        })),
+    )
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self {
+            group: json!({
+                "metadata": {"name": "g", "namespace": "shop", "uid": "u", "finalizers": [names::GROUP_PROTECTION]},
+                "spec": {
+                    "source": {"selector": {"matchLabels": {"app": "db"}}}, "volumeGroupSnapshotClassName": "fast",
+                },
+            }),
+            content: None,
+            asked: true,
+            class: Some(class("fast", "d")),
+            defaults: Vec::new(),
+            sources: Some(vec![source("a"), source("b")]),
+            node: GroupNode::Any,
+            members: Vec::new(),
+            owned: Vec::new(),
+            restoring: false,
+        }
+    }
+}
+
+fn class(name: &str, driver: &str) -> Value {
+    json!({"metadata": {"name": name}, "driver": driver, "deletionPolicy": "Delete"})
+}
+
+fn content() -> Value {
+    json!({
+        "metadata": {"name": "groupsnapcontent-u", "uid": "ku"},
+        "spec": {
+            "driver": "d", "deletionPolicy": "Delete", "source": {"volumeHandles": ["a", "b"]},
+            "volumeGroupSnapshotRef": {"name": "g", "namespace": "shop", "uid": "u"},
+            "volumeGroupSnapshotClassName": "fast",
+        },
+    })
+}
+
+fn of<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+fn info() -> MemberInfo {
+    MemberInfo { volume_handle: "a".into(), snapshot_handle: "sa".into(), ..MemberInfo::default() }
+}
+
+impl World {
+    fn step(&self) -> Step {
+        let group: VolumeGroupSnapshot = of(&self.group);
+        let content: Option<VolumeGroupSnapshotContent> = self.content.as_ref().map(of);
+        let class: Option<VolumeGroupSnapshotClass> = self.class.as_ref().map(of);
+        let defaults: Vec<Arc<VolumeGroupSnapshotClass>> =
+            self.defaults.iter().map(|class| Arc::new(of(class))).collect();
+        let sources: Option<Vec<Source>> = self.sources.as_ref().map(|sources| {
+            let source = |(claim, volume): &(Value, Option<Value>)| Source {
+                claim: of(claim),
+                volume: volume.as_ref().map(of),
+            };
+            sources.iter().map(source).collect()
+        });
+        let member = |(snapshot, content): &(Option<Value>, Option<Value>)| Member {
+            info: info(),
+            volume: source("a").1.map(|volume| Arc::new(of(&volume))),
+            snapshot: snapshot.as_ref().map(|snapshot| Arc::new(of(snapshot))),
+            content: content.as_ref().map(|content| Arc::new(of(content))),
+        };
+        let members: Vec<Member> = self.members.iter().map(member).collect();
+        let owned: Vec<Arc<VolumeSnapshot>> =
+            self.owned.iter().map(|snapshot| Arc::new(of(snapshot))).collect();
+        let restoring = Key::namespaced("shop", "m");
+        decide(&View {
+            group: Some(&group),
+            content: Found::of(content.as_ref(), self.asked),
+            class: class.as_ref(),
+            defaults: &defaults,
+            sources: sources.as_deref(),
+            node: &self.node,
+            members: &members,
+            owned: &owned,
+            restoring: self.restoring.then_some(&restoring),
+        })
+    }
+}
+
+fn step(change: impl FnOnce(&mut World)) -> Step {
+    let mut world = World::default();
+    change(&mut world);
+    world.step()
+}
+
+fn reason(step: &Step) -> (&'static str, &str) {
+    match step {
+        Step::Fail(fault) => (fault.reason, &fault.message),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// sidecars.md 1.4 "Group": taken of all claims with the labels.
+#[test]
+fn a_group_is_taken() {
+    let creation = GroupCreation {
+        class: "fast".into(),
+        driver: "d".into(),
+        policy: DeletionPolicy::Delete,
+        volume_handles: vec!["a".into(), "b".into()],
+        node: None,
+        secret: None,
+    };
+    assert_eq!(step(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Guard);
+    assert_eq!(step(|world| world.asked = false), Step::AskContent("groupsnapcontent-u".into()));
+    assert_eq!(step(|world| world.sources = None), Step::AskSources);
+    assert_eq!(step(|_| {}), Step::CreateContent(creation.clone()));
+    let placed = step(|world| world.node = GroupNode::One("n".into()));
+    assert_eq!(placed, Step::CreateContent(GroupCreation { node: Some("n".into()), ..creation.clone() }));
+    let secret = step(|world| {
+        world.class.as_mut().unwrap()["parameters"] = json!({
+            "csi.storage.k8s.io/group-snapshotter-secret-name": "${volumegroupsnapshot.name}",
+            "csi.storage.k8s.io/group-snapshotter-secret-namespace": "x",
+        });
+    });
+    let reference = SecretRef { name: "g".into(), namespace: "x".into() };
+    assert_eq!(secret, Step::CreateContent(GroupCreation { secret: Some(reference), ..creation }));
+    let no_class = |world: &mut World| {
+        world.group["spec"]["volumeGroupSnapshotClassName"] = Value::Null;
+        world.class = None;
+    };
+    let chosen = step(|world| {
+        no_class(world);
+        world.defaults = vec![class("other", "e"), class("ours", "d")];
+    });
+    assert_eq!(chosen, Step::SetClass("ours".into()));
+    assert_eq!(reason(&step(no_class)).0, "SetDefaultGroupSnapshotClassFailed");
+}
+
+/// sidecars.md 1.4 "Group", "Events": why not.
+#[test]
+fn a_group_cannot_be_taken() {
+    let failed = "failed to create group snapshot content with error ";
+    let input = format!("{failed}failed to get input parameters to create group snapshot g: ");
+    type Case = (fn(&mut World), &'static str, String);
+    let cases: Vec<Case> = vec![
+        (
+            |world| world.group["spec"]["source"] = json!({}),
+            "GroupSnapshotValidationError",
+            "Exactly one of Selector and VolumeGroupSnapshotContentName should be specified".into(),
+        ),
+        (
+            |world| world.class = None,
+            "GetGroupSnapshotClassFailed",
+            "failed to get group snapshot class with error volumegroupsnapshotclass.groupsnapshot.storage.k8s.io \"fast\" not found".into(),
+        ),
+        (
+            |world| world.sources = Some(vec![]),
+            "GroupSnapshotContentCreationFailed",
+            format!("{input}\"label selector app=db for group snapshot not applied to any PVC\""),
+        ),
+        (
+            |world| world.sources.as_mut().unwrap()[1].0["status"]["phase"] = json!("Pending"),
+            "GroupSnapshotContentCreationFailed",
+            format!("{input}\"the PVC b is not yet bound to a PV, will not attempt to take a group snapshot\""),
+        ),
+        (
+            |world| world.sources.as_mut().unwrap()[0].1.as_mut().unwrap()["spec"]["csi"] = Value::Null,
+            "GroupSnapshotContentCreationFailed",
+            format!("{failed}cannot snapshot a non-CSI volume for group snapshot shop/g: pv-a"),
+        ),
+        (
+            |world| world.sources.as_mut().unwrap()[0].1.as_mut().unwrap()["spec"]["csi"]["driver"] = json!("e"),
+            "GroupSnapshotContentCreationFailed",
+            format!(
+                "{failed}snapshot controller failed to update shop/g on API server: Volume CSI driver (e) mismatch with VolumeGroupSnapshotClass (d) shop/g: pv-a"
+            ),
+        ),
+        (
+            |world| world.node = GroupNode::Apart,
+            "GroupSnapshotContentCreationFailed",
+            format!(
+                "{failed}its volumes are on different nodes, and each node takes snapshots of its own: ask for the volumes of one node"
+            ),
+        ),
+    ];
+    for (change, expected, message) in cases {
+        assert_eq!(reason(&step(change)), (expected, message.as_str()));
+    }
+}
+
+/// sidecars.md 1.4 "Group": a snapshot and a content for each member, in this order.
+#[test]
+fn members_come() {
+    let member = |snapshot: Option<Value>, content_of_member: Option<Value>| {
+        step(|world| {
+            world.content = Some(content());
+            world.members = vec![(snapshot, content_of_member)];
+        })
+    };
+    let made = json!({"metadata": {"name": "m", "uid": "mu"}});
+    let told = json!({"snapshotHandle": "sa", "volumeGroupSnapshotHandle": "gh"});
+    let of_member = |uid: &str, status: Value| json!({"metadata": {"name": "mc"}, "spec": {"volumeSnapshotRef": {"uid": uid}}, "status": status});
+    assert_eq!(member(None, None), Step::CreateMember { info: info(), claim: "a".into() });
+    assert_eq!(
+        member(Some(made.clone()), None),
+        Step::CreateMemberContent { info: info(), volume_mode: None, snapshot: "mu".into() }
+    );
+    assert_eq!(
+        member(Some(made.clone()), Some(of_member("", Value::Null))),
+        Step::BindMemberContent { content: "mc".into(), snapshot: "mu".into() }
+    );
+    assert_eq!(member(Some(made.clone()), Some(of_member("mu", Value::Null))), Step::TellMember(info()));
+    assert_eq!(member(Some(made.clone()), Some(of_member("mu", told.clone()))), Step::BindMember(info()));
+    let mut bound = made;
+    bound["status"] = json!({"boundVolumeSnapshotContentName": "mc"});
+    assert!(matches!(member(Some(bound), Some(of_member("mu", told))), Step::Mirror(_)));
+}
+
+/// sidecars.md 1.4 "Binding", "Group": contents that were there before, and those of others.
+#[test]
+fn bindings() {
+    let pre = |change: fn(&mut World)| {
+        step(|world| {
+            world.group["spec"] = json!({"source": {"volumeGroupSnapshotContentName": "pre"}});
+            let mut content = content();
+            content["spec"]["source"] = json!({"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gh"}});
+            content["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("");
+            world.content = Some(content);
+            world.class = None;
+            change(world);
+        })
+    };
+    fn spec(world: &mut World) -> &mut Value {
+        &mut world.content.as_mut().unwrap()["spec"]
+    }
+    assert_eq!(pre(|_| {}), Step::BindContent { class: None });
+    assert!(matches!(
+        pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("u")),
+        Step::Mirror(_)
+    ));
+    let other = pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("x"));
+    assert_eq!(reason(&other).0, "GroupSnapshotContentMisbound");
+    assert_eq!(reason(&pre(|world| world.content = None)).0, "GroupSnapshotContentMissing");
+    let dynamic = pre(|world| spec(world)["source"] = json!({"volumeHandles": ["a"]}));
+    assert_eq!(reason(&dynamic).0, "GroupSnapshotContentMismatch");
+    let taken = step(|world| {
+        let mut content = content();
+        content["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("x");
+        world.content = Some(content);
+    });
+    assert_eq!(reason(&taken).0, "GroupSnapshotContentMisbound");
+    // It was cut, and its content is gone: it is not taken anew.
+    let lost = step(|world| world.group["status"] = json!({"creationTime": "2026-01-01T00:00:00Z"}));
+    assert_eq!(reason(&lost).0, "GroupSnapshotContentMissing");
+    let ready = step(|world| {
+        world.content = Some(content());
+        world.group["status"] =
+            json!({"boundVolumeGroupSnapshotContentName": "groupsnapcontent-u", "readyToUse": true});
+    });
+    assert_eq!(ready, Step::Done);
+}
+
+/// sidecars.md 1.4 "Group", "Delete": with its members.
+#[test]
+fn a_group_goes() {
+    let going = |change: fn(&mut World)| {
+        step(|world| {
+            world.group["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+            world.content = Some(content());
+            world.class = None;
+            world.sources = None;
+            world.owned = vec![json!({"metadata": {"name": "m", "namespace": "shop"}})];
+            change(world);
+        })
+    };
+    fn metadata(world: &mut World) -> &mut Value {
+        &mut world.content.as_mut().unwrap()["metadata"]
+    }
+    fn marked(world: &mut World) {
+        metadata(world)["annotations"] = json!({names::GROUP_BEING_DELETED: "yes"});
+    }
+    fn content_goes(world: &mut World) {
+        marked(world);
+        metadata(world)["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    fn members_go(world: &mut World) {
+        world.owned[0]["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    }
+    let member = || Key::namespaced("shop", "m");
+    assert_eq!(going(|world| world.restoring = true), Step::WaitRestore(member()));
+    assert_eq!(going(|_| {}), Step::MarkContent);
+    assert_eq!(going(marked), Step::DeleteContent);
+    assert_eq!(going(content_goes), Step::DeleteMember(member()));
+    assert_eq!(
+        going(|world| {
+            content_goes(world);
+            members_go(world);
+        }),
+        Step::WaitContent
+    );
+    assert_eq!(
+        going(|world| {
+            world.content = None;
+            members_go(world);
+        }),
+        Step::Release
+    );
+    assert_eq!(
+        going(|world| {
+            marked(world);
+            world.content.as_mut().unwrap()["spec"]["deletionPolicy"] = json!("Retain");
+            members_go(world);
+        }),
+        Step::Release
+    );
+    assert_eq!(
+        going(|world| {
+            world.content = None;
+            world.asked = false;
+        }),
+        Step::AskContent("groupsnapcontent-u".into())
+    );
+    assert_eq!(going(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Done);
+}

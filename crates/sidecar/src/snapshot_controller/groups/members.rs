@@ -1,0 +1,36 @@
+//! The members of a group that was cut: a snapshot and a content for each volume.
+
+use wharf_model::VolumeGroupSnapshot;
+use wharf_model::VolumeMode;
+
+use super::super::view::bound;
+use super::decide::Step;
+use super::view::Member;
+
+/// What to do next for a member; `None` if all is there.
+pub(crate) fn next(group: &VolumeGroupSnapshot, member: &Member) -> Option<Step> {
+    let Member { info, volume, snapshot, content } = member;
+    let Some(snapshot) = snapshot else {
+        let claim = volume.as_ref().and_then(|volume| volume.spec.claim_ref.as_ref());
+        let here = claim.filter(|claim| Some(&claim.namespace) == group.metadata.namespace.as_ref());
+        let claim = here.map(|claim| claim.name.clone()).unwrap_or_default();
+        return Some(Step::CreateMember { info: info.clone(), claim });
+    };
+    let uid = snapshot.metadata.uid.clone();
+    let Some(content) = content else {
+        let mode = volume.as_ref().and_then(|volume| volume.spec.volume_mode);
+        let volume_mode = mode.map(VolumeMode::as_str);
+        return Some(Step::CreateMemberContent { info: info.clone(), volume_mode, snapshot: uid });
+    };
+    if content.spec.volume_snapshot_ref.uid != uid {
+        let content = content.metadata.name.clone();
+        return Some(Step::BindMemberContent { content, snapshot: uid });
+    }
+    let told = content.status.as_ref().is_some_and(|status| {
+        status.snapshot_handle.is_some() && status.volume_group_snapshot_handle.is_some()
+    });
+    if !told {
+        return Some(Step::TellMember(info.clone()));
+    }
+    bound(snapshot).is_none().then(|| Step::BindMember(info.clone()))
+}

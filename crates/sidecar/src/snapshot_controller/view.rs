@@ -1,0 +1,208 @@
+//! What the snapshot controller sees of one snapshot, and nothing else.
+
+use std::sync::Arc;
+
+use wharf_model::snapshot::names;
+use wharf_model::{
+    Key, Meta, OwnerRef, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent,
+};
+
+/// The API group of group snapshots, as owner references name it.
+const GROUPS: &str = "groupsnapshot.storage.k8s.io/";
+
+/// One snapshot and what belongs to it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct View<'a> {
+    /// The snapshot; `None` when it is gone.
+    pub(crate) snapshot: Option<&'a VolumeSnapshot>,
+    /// The content of the name that it is bound to, asks for, or would be given.
+    pub(crate) content: Found<'a, VolumeSnapshotContent>,
+    /// The class that it names.
+    pub(crate) class: Option<&'a VolumeSnapshotClass>,
+    /// The classes that are marked as default, of all drivers.
+    pub(crate) defaults: &'a [Arc<VolumeSnapshotClass>],
+    /// The claim that it is to be taken of.
+    pub(crate) claim: Option<&'a PersistentVolumeClaim>,
+    /// That claim's volume.
+    pub(crate) volume: Found<'a, PersistentVolume>,
+    /// The node whose snapshotter has to work; `None` where any will do.
+    pub(crate) node: Option<&'a str>,
+    /// Whether a claim waits for a volume that is restored from it.
+    pub(crate) restoring: bool,
+    /// The group snapshot that it belongs to.
+    pub(crate) parent: Parent<'a>,
+    /// The name of the group snapshot whose handle the content has; `None` if nobody has that handle.
+    pub(crate) group_name: Option<&'a str>,
+    /// Whether the content is to say in which mode its volume was.
+    pub(crate) note_volume_mode: bool,
+}
+
+/// An object, as far as it was looked for.
+#[derive(Debug)]
+pub(crate) enum Found<'a, T> {
+    /// Nothing is known of it: the store has none, and the server was not asked.
+    NotSeen,
+    /// There is none: the server said so, or nothing names one.
+    Gone,
+    /// This one.
+    Here(&'a T),
+}
+
+impl<T> Clone for Found<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Found<'_, T> {}
+
+impl<'a, T> Found<'a, T> {
+    /// As the store has it, or as the server said if it was `asked`.
+    pub(crate) fn of(stored: Option<&'a T>, asked: bool) -> Self {
+        match (stored, asked) {
+            (Some(object), _) => Self::Here(object),
+            (None, true) => Self::Gone,
+            (None, false) => Self::NotSeen,
+        }
+    }
+}
+
+/// The group snapshot that a snapshot belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parent<'a> {
+    /// It belongs to none.
+    None,
+    /// The store has none of that name and identity, and the server was not asked.
+    NotSeen,
+    /// It is gone.
+    Gone,
+    /// It is there.
+    Here(&'a Meta),
+}
+
+/// The group snapshot that owns a snapshot, whatever version of the API it was written in.
+pub(crate) fn owner(snapshot: &VolumeSnapshot) -> Option<&OwnerRef> {
+    let is_group =
+        |owner: &&OwnerRef| owner.kind == "VolumeGroupSnapshot" && owner.api_version.starts_with(GROUPS);
+    snapshot.metadata.owner_references.iter().find(is_group)
+}
+
+/// The group snapshot that a snapshot belongs to: its name and, if that is known, its identity.
+pub(crate) fn parent(snapshot: &VolumeSnapshot) -> Option<(Key, Option<&str>)> {
+    let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
+    let told = snapshot
+        .status
+        .as_ref()
+        .and_then(|status| status.volume_group_snapshot_name.as_deref())
+        .filter(named);
+    match (owner(snapshot), told) {
+        (Some(owner), _) => Some((Key::namespaced(namespace, &*owner.name), Some(&owner.uid))),
+        (None, Some(name)) => Some((Key::namespaced(namespace, name), None)),
+        (None, None) => None,
+    }
+}
+
+fn named(name: &&str) -> bool {
+    !name.is_empty()
+}
+
+/// The content that a snapshot is bound to.
+pub(crate) fn bound(snapshot: &VolumeSnapshot) -> Option<&str> {
+    let status = snapshot.status.as_ref()?;
+    status.bound_volume_snapshot_content_name.as_deref().filter(named)
+}
+
+/// The content that there is already, by the user's word.
+pub(crate) fn pre_provisioned(snapshot: &VolumeSnapshot) -> Option<&str> {
+    snapshot.spec.source.volume_snapshot_content_name.as_deref()
+}
+
+/// The claim that it is to be taken of.
+pub(crate) fn claim_of(snapshot: &VolumeSnapshot) -> Option<&str> {
+    snapshot.spec.source.persistent_volume_claim_name.as_deref().filter(named)
+}
+
+/// The content that belongs to a snapshot, also if nobody has written that down yet.
+pub(crate) fn content_of(snapshot: &VolumeSnapshot) -> String {
+    let Meta { name, uid, .. } = &snapshot.metadata;
+    match (pre_provisioned(snapshot).or(bound(snapshot)), owner(snapshot)) {
+        (Some(name), _) => name.to_owned(),
+        // The two are named after the same thing.
+        (None, Some(_)) => name.replacen("snapshot-", "snapcontent-", 1),
+        (None, None) => names::content_name(uid),
+    }
+}
+
+/// Whether one can restore from it.
+pub(crate) fn is_ready(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
+}
+
+/// Whether it was cut.
+pub(crate) fn is_created(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|status| status.creation_time.is_some())
+}
+
+/// Whether the content says that it is this very snapshot's.
+pub(crate) fn points_back(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
+    let reference = &content.spec.volume_snapshot_ref;
+    reference.uid == snapshot.uid && is_named(content, snapshot)
+}
+
+/// Whether the content names a snapshot of this name.
+pub(crate) fn is_named(content: &VolumeSnapshotContent, snapshot: &Meta) -> bool {
+    let reference = &content.spec.volume_snapshot_ref;
+    reference.name == snapshot.name && Some(&reference.namespace) == snapshot.namespace.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn snapshot(metadata: Value, source: Value, status: Value) -> VolumeSnapshot {
+        let mut metadata = metadata;
+        metadata["namespace"] = json!("shop");
+        metadata["uid"] = json!("u");
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"source": source}, "status": status}))
+            .unwrap()
+    }
+
+    /// sidecars.md 1.4 "Binding".
+    #[test]
+    fn the_content_of_a_snapshot() {
+        let claim = || json!({"persistentVolumeClaimName": "data"});
+        let owned = |version: &str| {
+            json!({"name": "snapshot-ab", "ownerReferences": [{
+                "apiVersion": format!("groupsnapshot.storage.k8s.io/{version}"),
+                "kind": "VolumeGroupSnapshot", "name": "g", "uid": "gu",
+            }]})
+        };
+        for (snapshot, content, parent_is) in [
+            (snapshot(json!({"name": "s"}), claim(), Value::Null), "snapcontent-u", None),
+            (
+                snapshot(json!({"name": "s"}), claim(), json!({"boundVolumeSnapshotContentName": "c"})),
+                "c",
+                None,
+            ),
+            (
+                snapshot(json!({"name": "s"}), json!({"volumeSnapshotContentName": "pre"}), Value::Null),
+                "pre",
+                None,
+            ),
+            (snapshot(owned("v1"), claim(), Value::Null), "snapcontent-ab", Some(("g", Some("gu")))),
+            (snapshot(owned("v1beta2"), claim(), Value::Null), "snapcontent-ab", Some(("g", Some("gu")))),
+            (
+                snapshot(json!({"name": "s"}), claim(), json!({"volumeGroupSnapshotName": "g"})),
+                "snapcontent-u",
+                Some(("g", None)),
+            ),
+        ] {
+            assert_eq!(content_of(&snapshot), content, "{snapshot:?}");
+            let expected = parent_is.map(|(name, uid)| (Key::namespaced("shop", name), uid));
+            assert_eq!(parent(&snapshot), expected, "{snapshot:?}");
+        }
+    }
+}
