@@ -11,11 +11,7 @@
 //! - Without permission to change snapshots they are restored from unprotected, as by older releases upstream; that
 //!   is said once, and counted.
 //!
-<<<<<<< HEAD
-//! Rules in [`decide`] and [`wake`], edits of raw objects in [`raw`]: there is no permission to patch claims.
-=======
-//! Rules in [`decide`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch claims.
->>>>>>> main
+//! Rules in [`decide`] and [`wake`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch claims.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,18 +28,11 @@ use self::decide::{CloneView, Hold, SnapshotView, Step};
 use super::intent::Intent;
 use super::source::{Named, Source, content_of};
 use crate::context::Context;
-<<<<<<< HEAD
+use crate::finalizer;
 use crate::work::{Outcome, feed, work};
 
 mod decide;
-mod raw;
 mod wake;
-=======
-use crate::finalizer;
-use crate::work::{Outcome, Wish, feed, work};
-
-mod decide;
->>>>>>> main
 
 pub(crate) use crate::finalizer::ProtectError;
 
