@@ -207,3 +207,38 @@ async fn cloud_life(co: &mut Mortal<'_>) {
     co.again("delete", async |co| co.delete(&copy.volume_id).await).await;
     co.again("delete snapshot", async |co| co.delete_snapshot(&snapshot).await).await;
 }
+
+/// mkfs that was cut short leaves bytes that nobody knows. They are ours as long as the disk was nowhere else.
+#[tokio::test]
+async fn a_torn_format_is_made_whole_and_not_taken_for_somebody_elses() {
+    let bench = Bench::without_driver().await;
+    let here = HERE.to_string();
+    for comes_back in [false, true] {
+        // Two notes, of four effects each: the volume's name, and that it is being formatted.
+        let mut co = Mortal::start(&bench, Some(8)).await;
+        let id = co.again("create", async |co| co.create("pvc-1", GIB).await).await.volume_id;
+        let context = co.again("attach", async |co| co.attach(&id, &here).await).await;
+        assert!(bench.stage(&id, &mount("ext4"), context.clone()).await.is_err(), "it dies before mkfs");
+        let device = bench.device("pvc-1").await;
+        let onto = format!("of={}", text(&device));
+        run("dd", &["if=/dev/urandom", &onto, "bs=4k", "count=1", "conv=fsync"]);
+        if comes_back {
+            co.again("detach", async |co| co.detach(&id, &here).await).await;
+            co.again("attach", async |co| co.attach(&id, &here).await).await;
+            let refused = async |co: &Bench| match co.stage(&id, &mount("ext4"), context.clone()).await {
+                Err(status) if status.message().contains("not zero") => Ok(()),
+                Err(status) => Err(status),
+                Ok(()) => panic!("it was away, and was formatted all the same"),
+            };
+            co.again("stage", refused).await;
+        } else {
+            co.again("stage", async |co| co.stage(&id, &mount("ext4"), context.clone()).await).await;
+        }
+        assert_eq!(co.deaths, 1);
+        co.again("unstage", async |co| co.unstage(&id).await).await;
+        co.again("detach", async |co| co.detach(&id, &here).await).await;
+        co.again("delete", async |co| co.delete(&id).await).await;
+        drop(co);
+        bench.assert_empty();
+    }
+}

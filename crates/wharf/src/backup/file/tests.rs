@@ -6,7 +6,9 @@ fn header(handle: &str, size: u64, base: Option<Base>) -> Header {
     Header { volume_size: size, snapshot_handle: handle.to_owned(), base }
 }
 
-fn blocks_of(path: &Path) -> Result<(Checked, Vec<(u64, Vec<u8>)>), FileError> {
+type Blocks = Vec<(u64, Vec<u8>)>;
+
+fn blocks_of(path: &Path) -> Result<(Checked, Blocks), FileError> {
     let mut blocks = Vec::new();
     let checked = read(path, |offset, bytes| {
         blocks.push((offset, bytes.to_vec()));
