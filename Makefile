@@ -1,7 +1,7 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-cargo test-sanity test-clients test-vm test-cluster differential test-all bench fmt clippy \
-  tools
+.PHONY: help build demo test test-cargo test-sanity test-clients test-vm test-cluster differential test-all mutants bench fmt \
+  clippy tools
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -35,6 +35,9 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 
 test-all: tools ## `test`, and what takes long
 	hack/test.sh cargo sanity clients vm differential cluster soak
+
+mutants: ## change the rules one by one and see whether their tests notice (an hour)
+	hack/mutants.sh
 
 bench: tools ## measure, as ratios within one run: the driver, then the sidecars (20 minutes)
 	bench/run.sh

@@ -33,7 +33,8 @@ func main() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	api := godo.NewFromToken("any")
+	// Without retries, as the driver has it: they would wait at every 429.
+	api := godo.NewClient(&http.Client{Transport: bearer{}})
 	if err := godo.SetBaseURL(os.Args[1])(api); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -55,6 +56,15 @@ func main() {
 	if p.failed > 0 {
 		os.Exit(1)
 	}
+}
+
+// bearer puts the token on.
+type bearer struct{}
+
+func (bearer) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	request.Header.Set("Authorization", "Bearer any")
+	return http.DefaultTransport.RoundTrip(request)
 }
 
 // check counts one check and says what was wrong.

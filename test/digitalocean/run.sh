@@ -47,7 +47,7 @@ if [ "${1:-}" = --inside ]; then
 fi
 command -v go >/dev/null || die "DigitalOcean's clients are built with Go: please install Go 1.25 or newer"
 (cd "$ROOT" && cargo build --quiet --package wharf)
-proof=$CACHE/digitalocean/proof
-mkdir -p "${proof%/*}"
-(cd "$ROOT/test/digitalocean" && nice -n 19 go build -mod=readonly -trimpath -o "$proof" .)
-WHARF=$TARGET/debug/wharf PROOF=$proof unshare --net "$(realpath "$0")" --inside
+program=$CACHE/digitalocean/proof
+mkdir -p "${program%/*}"
+(cd "$ROOT/test/digitalocean" && nice -n 19 go build -mod=readonly -trimpath -o "$program" .)
+WHARF=$TARGET/debug/wharf PROOF=$program unshare --net "$(realpath "$0")" --inside

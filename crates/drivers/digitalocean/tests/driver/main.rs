@@ -5,6 +5,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod codes;
+mod crash;
 mod faults;
 mod life;
 mod support;

@@ -44,6 +44,14 @@ impl Bench {
 
     /// With a driver that is set up otherwise.
     pub(crate) async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let mut bench = Self::without_driver().await;
+        change(&mut bench.config);
+        bench.run().await;
+        bench
+    }
+
+    /// With a double alone.
+    pub(crate) async fn without_driver() -> Self {
         let dir = tempfile::Builder::new().prefix("wharf-do-").tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         // Kubelet's.
@@ -61,37 +69,19 @@ impl Bench {
             knobs.requests_per_hour = 0;
         });
         let fake = Fake::start(options).await.unwrap();
-        let mut config = Config {
-            driver_name: DRIVER_NAME.to_owned(),
-            region: REGION.to_owned(),
-            droplet: Some(HERE),
-            volume_limit: 7,
-            tag: None,
-            device_dir: root.join("links").join(HERE.to_string()),
-            state_dir: root.join("notes"),
-        };
-        change(&mut config);
-        let endpoint = format!("unix://{}", root.join("csi.sock").display()).parse().unwrap();
-        let mut bench = Self { fake, config, endpoint, running: None, root, _dir: dir };
-        bench.run().await;
-        bench
+        Self { fake, config: config(&root), endpoint: endpoint(&root), running: None, root, _dir: dir }
     }
 
     pub(crate) fn client(&self) -> wharf_driver_digitalocean::Client {
-        let mut options = ClientOptions::new(self.fake.url(), Token::fixed(TOKEN).unwrap());
-        options.patience = Duration::from_secs(5);
-        options.requests_a_minute = 1_000_000;
-        wharf_driver_digitalocean::Client::new(options).unwrap()
+        cloud(&self.fake.url()).client
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
     }
 
     async fn run(&mut self) {
-        let client = self.client();
-        let pace = Pace {
-            patience: Duration::from_secs(30),
-            first: Duration::from_millis(50),
-            longest: Duration::from_millis(200),
-        };
-        let cloud = Cloud { account: Account::new(client.clone()), client, pace };
+        let cloud = cloud(&self.fake.url());
         let driver = driver(Arc::new(Linux::new()), Some(cloud), self.config.clone()).unwrap();
         let endpoint = self.endpoint.clone();
         let (stop, stopped) = oneshot::channel();
@@ -296,6 +286,38 @@ impl Drop for Bench {
         }
         // The double lets go of the devices when it is dropped, next.
     }
+}
+
+/// Where a driver listens.
+pub(crate) fn endpoint(root: &Path) -> Endpoint {
+    format!("unix://{}", root.join("csi.sock").display()).parse().unwrap()
+}
+
+/// How a driver is set up.
+pub(crate) fn config(root: &Path) -> Config {
+    Config {
+        driver_name: DRIVER_NAME.to_owned(),
+        region: REGION.to_owned(),
+        droplet: Some(HERE),
+        volume_limit: 7,
+        tag: None,
+        device_dir: root.join("links").join(HERE.to_string()),
+        state_dir: root.join("notes"),
+    }
+}
+
+/// A double, asked more often and less patiently than DigitalOcean.
+pub(crate) fn cloud(url: &str) -> Cloud {
+    let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
+    options.patience = Duration::from_secs(5);
+    options.requests_a_minute = 1_000_000;
+    let client = wharf_driver_digitalocean::Client::new(options).unwrap();
+    let pace = Pace {
+        patience: Duration::from_secs(30),
+        first: Duration::from_millis(50),
+        longest: Duration::from_millis(200),
+    };
+    Cloud { account: Account::new(client.clone()), client, pace }
 }
 
 /// A request and how it is sent.
