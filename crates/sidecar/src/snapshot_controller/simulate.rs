@@ -349,6 +349,11 @@ impl Simulation {
         }
         let at = self.chance.below(self.running.len() as u64) as usize;
         let (subject, doing) = self.running.swap_remove(at);
+        // That one shows when the write is slow.
+        if self.bug == Bug::LetsClaimsGo && matches!(doing, Doing::LetGo { .. }) && !self.chance.one_in(20) {
+            self.running.push((subject, doing));
+            return Ok(());
+        }
         // The server may be away.
         if self.trouble && self.chance.one_in(8) {
             return Ok(());
