@@ -1,6 +1,7 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-cargo test-sanity test-vm test-cluster differential test-all bench fmt clippy tools
+.PHONY: help build demo test test-cargo test-sanity test-clients test-vm test-cluster differential test-all mutants bench fmt \
+  clippy tools
 
 help: ## list the commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -11,14 +12,17 @@ build: ## build the release binary: target/release/wharf
 demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
 	hack/demo.sh
 
-test: tools ## everything that must pass: crates, csi-sanity, virtual machine, a slice of differential
-	hack/test.sh cargo sanity vm slice
+test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, a slice of differential
+	hack/test.sh cargo sanity clients vm slice
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
 
 test-sanity: tools ## csi-sanity against the local driver and the SDK's example
 	hack/test.sh sanity
+
+test-clients: tools ## the clients of others against our fakes
+	hack/test.sh clients
 
 test-vm: tools ## what needs a kernel of its own
 	hack/test.sh vm
@@ -30,7 +34,10 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity vm differential cluster soak
+	hack/test.sh cargo sanity clients vm differential cluster soak
+
+mutants: ## change the rules one by one and see whether their tests notice (an hour)
+	hack/mutants.sh
 
 bench: tools ## measure, as ratios within one run: the driver, then the sidecars (20 minutes)
 	bench/run.sh

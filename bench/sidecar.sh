@@ -4,6 +4,7 @@
 #   sidecar.sh            prints
 #   sidecar.sh --write    prints, and replaces its section of bench/RESULTS.md
 #   sidecar.sh --quick    with few objects: to see that it works
+#   sidecar.sh --memory   memory alone
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
@@ -25,6 +26,7 @@ read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
 case ${1:-} in
   --quick) "$WORK/bench-sidecar" quick ;;
+  --memory) "$WORK/bench-sidecar" memory ;;
   --write)
     "$WORK/bench-sidecar" | tee "$WORK/section"
     {
@@ -34,5 +36,5 @@ case ${1:-} in
     cp "$WORK/results" "$ROOT/bench/RESULTS.md"
     ;;
   '') "$WORK/bench-sidecar" ;;
-  *) die "--write, --quick, or nothing" ;;
+  *) die "--write, --quick, --memory, or nothing" ;;
 esac

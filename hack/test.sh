@@ -3,6 +3,7 @@
 #
 #   cargo    every crate's own tests: rules as tables, properties, and the real kernel
 #   sanity   csi-sanity against our drivers
+#   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
 #   slice    the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
@@ -54,11 +55,12 @@ for name in "$@"; do
   case $name in
     cargo) tier cargo '^test result: ' cargo test --workspace --no-fail-fast ;;
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
+    clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     cluster) tier cluster '^test result: ' cluster ;;
     soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: --skip differential_ ;;
-    *) die "there is no tier $name: cargo, sanity, vm, slice, differential, cluster, soak" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, cluster, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

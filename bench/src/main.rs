@@ -1,7 +1,8 @@
 //! Measures `wharf sidecar` beside upstream's sidecars: the same cluster, the same driver, the same roles, one run.
 //! What it finds goes to stdout as a section of bench/RESULTS.md, what it does to stderr.
 //!
-//! With `quick` as its argument, everything is small: to see that it works.
+//! With `quick` as its argument, everything is small: to see that it works. With `memory`, only memory is measured,
+//! and told on stderr alone.
 
 mod ground;
 mod measure;
@@ -29,10 +30,21 @@ const WHOLE: Size =
 const QUICK: Size = Size { many: 60, few: 20, attachments: 40, pods: 50, volumes: [0, 10, 100], rounds: 1 };
 
 fn main() {
-    let size = if std::env::args().nth(1).as_deref() == Some("quick") { QUICK } else { WHOLE };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let size = match std::env::args().nth(1).as_deref() {
+        Some("memory") => return runtime.block_on(memory(&WHOLE)),
+        Some("quick") => QUICK,
+        _ => WHOLE,
+    };
     let found = runtime.block_on(run(&size));
     print!("{}", report::section(&found));
+}
+
+async fn memory(size: &Size) {
+    let ground = Ground::start(true).await;
+    ground.controller_manager(false);
+    measure::memory(&ground, size.pods, &size.volumes).await;
+    ground.controller_manager(true);
 }
 
 async fn run(size: &Size) -> report::Found {

@@ -1,6 +1,7 @@
 //! Compiles the `.proto` files without protoc, and writes `Debug` for every message with a secret field by
 //! itself, so that no secret can be printed: not by a log line, not by an error, not by a failed assertion.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -18,10 +19,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut compiler = protox::Compiler::new(["proto"])?;
     compiler.include_imports(true).open_files(["csi.proto", "registration.proto"])?;
+    // What drivers and registrars tell about themselves; the service for backups is nobody's of them.
     fs::write(out.join("descriptors.bin"), compiler.encode_file_descriptor_set())?;
+    compiler.open_files(["snapshotmetadata.proto"])?;
 
     let mut builder = tonic_prost_build::configure().btree_map(".").build_transport(false);
-    let mut debug_impls = String::new();
+    let mut debug_impls: BTreeMap<String, String> = BTreeMap::new();
     let pool = compiler.descriptor_pool();
     let csi_secret =
         pool.get_extension_by_name("csi.v1.csi_secret").ok_or("csi.proto has no csi_secret option")?;
@@ -31,9 +34,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     for message in pool.all_messages().filter(|message| message.fields().any(|field| is_secret(&field))) {
         builder = builder.skip_debug([format!(".{}", message.full_name())]);
-        write_debug(&mut debug_impls, &message, is_secret)?;
+        write_debug(debug_impls.entry(message.package_name().to_owned()).or_default(), &message, is_secret)?;
     }
-    fs::write(out.join("redacted.rs"), debug_impls)?;
+    for (package, impls) in debug_impls {
+        fs::write(out.join(format!("{package}.redacted.rs")), impls)?;
+    }
     builder.compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

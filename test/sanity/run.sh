@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# csi-sanity against our drivers: the local pool on three file systems, with and without attach, and the
-# SDK's example. A run passes if no test fails, if exactly the tests are skipped that are named in skipped/
+# csi-sanity against our drivers: the local pool on three file systems, with and without attach, DigitalOcean on its
+# double with real devices, and the SDK's example. A run passes if no test fails, if exactly the tests are skipped that are named in skipped/
 # with a reason, and if nothing is left over afterwards: no loop device, no mount, no file in the pool.
 #
 #   run.sh             all runs
@@ -85,6 +85,34 @@ local_pool() {
   pool_down
 }
 
+# digitalocean NAME ACCESS-TYPE: the driver as controller and node of a droplet, on a double whose actions take time and
+# whose volumes are real devices.
+digitalocean() {
+  local name=$1 access=$2 fake url
+  wanted "$name" || return 0
+  POOL=
+  mkdir -p "$WORK/links"
+  "$wharf" fake digitalocean --listen 127.0.0.1:0 --state "$WORK/disk" --droplet 101 --region nyc3 --attach-real "$WORK/links" \
+    --action-delay 300ms --device-delay 200ms --snapshot-interval 0 --volume-limit 0 --requests-per-minute 0 --requests-per-hour 0 \
+    </dev/null >"$WORK/fake.out" 2>"$WORK/fake.log" &
+  fake=$!
+  until url=$(sed -n 's/^api //p' "$WORK/fake.out") && [ -n "$url" ]; do
+    kill -0 "$fake" 2>/dev/null || die "the double does not start: $(tail -n 5 "$WORK/fake.log")"
+    sleep 0.05
+  done
+  printf 'sanity' >"$WORK/token"
+  driver_start "$wharf" driver digitalocean --url "$url" --token-file "$WORK/token" --region nyc3 --droplet-id 101 \
+    --device-dir "$WORK/links/101" --state-dir "$WORK/notes"
+  judge "$name" "$(may_skip digitalocean)" "$access"
+  driver_stop || count "$name: stop" 0 1
+  [ -z "$(ls -A "$WORK/notes")" ] || count "$name: notes of volumes that are gone" 0 1
+  [ "$("$wharf" driver digitalocean orphans --no-cluster --url "$url" --token-file "$WORK/token" --region nyc3 | wc -l)" = 1 ] ||
+    count "$name: volumes left over" 0 1
+  kill -TERM "$fake"
+  wait "$fake" || count "$name: the double" 0 1
+  rm -rf "$WORK/disk" "$WORK/links" "$WORK/notes"
+}
+
 example() {
   wanted example-tmpfs || return 0
   POOL=
@@ -102,6 +130,8 @@ for fs in xfs btrfs ext4; do
 done
 local_pool local-xfs-block xfs block
 local_pool local-ext4-block-attach ext4 block --attach
+digitalocean digitalocean mount
+digitalocean digitalocean-block block
 example
 echo "csi-sanity: $passed passed, $failed failed"
 [ "$failed" = 0 ]

@@ -1,4 +1,4 @@
-//! CSI 1.13 and kubelet's plugin registration on the wire: types, [`Client`], socket, error classes; and the
+//! CSI 1.13, kubelet's plugin registration and the snapshot metadata API on the wire: types, [`Client`], socket, error classes; and the
 //! pages that those who speak it show to probes and Prometheus.
 //!
 //! The types come from our own `.proto` files. Messages with secrets have a `Debug` that leaves them out.
@@ -24,7 +24,7 @@ pub use socket::{BindError, SocketFile, SocketIdentity, bind};
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/csi.v1.rs"));
-    include!(concat!(env!("OUT_DIR"), "/redacted.rs"));
+    include!(concat!(env!("OUT_DIR"), "/csi.v1.redacted.rs"));
 }
 
 /// Kubelet's plugin registration, v1.
@@ -33,5 +33,12 @@ pub mod registration {
     include!(concat!(env!("OUT_DIR"), "/pluginregistration.rs"));
 }
 
-/// The compiled descriptors of both, for gRPC reflection.
+/// What backup programs ask about snapshots' blocks, in Kubernetes' own words.
+#[allow(missing_docs, clippy::all, unreachable_pub)]
+pub mod snapshotmetadata {
+    include!(concat!(env!("OUT_DIR"), "/snapshotmetadata.rs"));
+    include!(concat!(env!("OUT_DIR"), "/snapshotmetadata.redacted.rs"));
+}
+
+/// The compiled descriptors of CSI and plugin registration, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -43,6 +43,8 @@ pub struct Capabilities {
     pub group_controller_service: bool,
     /// VOLUME_ACCESSIBILITY_CONSTRAINTS of the plugin.
     pub topology: bool,
+    /// SNAPSHOT_METADATA_SERVICE of the plugin.
+    pub snapshot_metadata: bool,
     /// CREATE_DELETE_VOLUME.
     pub create_delete_volume: bool,
     /// PUBLISH_UNPUBLISH_VOLUME.
@@ -91,6 +93,7 @@ impl Capabilities {
                 PluginService::ControllerService => self.controller_service = true,
                 PluginService::GroupControllerService => self.group_controller_service = true,
                 PluginService::VolumeAccessibilityConstraints => self.topology = true,
+                PluginService::SnapshotMetadataService => self.snapshot_metadata = true,
                 _ => {}
             }
         }

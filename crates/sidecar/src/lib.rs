@@ -2,7 +2,8 @@
 //!
 //! On a node the [`registrar`] makes the driver known to kubelet, and [`liveness`] says whether it answers. For
 //! the cluster, the [`controller`] runs the [`provisioner`], the [`attacher`], the [`resizer`], the
-//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`].
+//! [`snapshotter`] and the [`health_monitor`], and for all drivers the [`snapshot_controller`]. Beside a driver,
+//! [`snapshot_metadata`] serves its changed blocks to backup programs.
 
 pub mod attacher;
 mod attempts;
@@ -20,6 +21,7 @@ pub mod registrar;
 pub mod resizer;
 mod secret;
 pub mod snapshot_controller;
+pub mod snapshot_metadata;
 pub mod snapshotter;
 mod work;
 

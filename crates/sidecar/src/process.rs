@@ -86,7 +86,7 @@ impl Address {
         Self { host: String::new(), port }
     }
 
-    async fn bind(&self) -> Result<TcpListener, SidecarError> {
+    pub(crate) async fn bind(&self) -> Result<TcpListener, SidecarError> {
         let failed = |source| SidecarError::Listen { address: self.clone(), source };
         if !self.host.is_empty() {
             return TcpListener::bind((self.host.as_str(), self.port)).await.map_err(failed);

@@ -267,7 +267,7 @@ impl Snapshotter {
                 self.context.attempts.forget(ROLE, &subject.name);
                 return Outcome::Done;
             };
-            let step = self.next(subject, &object);
+            let step = self.next(subject, &object, hand.confirmed);
             let one = One { snapshotter: self, subject, object: &object };
             if let Then::End(outcome) = one.act(step, &mut hand).await {
                 if outcome == Outcome::Done && object.is_settled() {
@@ -287,11 +287,12 @@ impl Snapshotter {
         }
     }
 
-    fn next(&self, subject: &Subject, object: &Object) -> decide::Step {
+    fn next(&self, subject: &Subject, object: &Object, confirmed: bool) -> decide::Step {
         let memory = self.memories.of(subject, &object.meta().uid);
         let place = groups::place(object, self.rules.node.as_deref(), |handle| self.is_here(handle));
         let view = |class: Class<'_>| {
-            decide(&View { rules: &self.rules, object, class, place, memory: &memory }, now())
+            let (rules, memory) = (&self.rules, &memory);
+            decide(&View { rules, object, class, place, memory, confirmed }, now())
         };
         let Some(name) = object.class() else { return view(Class::None) };
         let key = Key::cluster(name);

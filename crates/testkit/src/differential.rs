@@ -5,6 +5,7 @@
 //! differ, and [`Allowed`] which differences are as they should be.
 
 mod allowed;
+mod controller;
 mod ground;
 mod normal;
 mod outcome;
@@ -12,6 +13,7 @@ mod scenario;
 mod server;
 
 pub use allowed::{Allowed, Class, allowed};
+pub use controller::Controller;
 pub use ground::{Ground, Side};
 pub use outcome::{Comparison, Outcome};
 pub use scenario::{Scenario, load};

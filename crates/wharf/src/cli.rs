@@ -2,12 +2,14 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::backup::{self, BackupArgs};
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
 use crate::fake::{self, FakeArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
+use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
 
 /// Kubernetes CSI storage in one binary.
 #[derive(Debug, Parser)]
@@ -53,8 +55,10 @@ enum Command {
     Sidecar(Box<SidecarArgs>),
     SnapshotController(Box<SnapshotControllerArgs>),
     Install(InstallArgs),
+    SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
     Csi(CsiArgs),
+    Backup(Box<BackupArgs>),
     Fake(FakeArgs),
 }
 
@@ -62,10 +66,12 @@ impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_) | Command::Sidecar(_) | Command::SnapshotController(_) | Command::Fake(_) => {
-                "info"
-            }
-            Command::Local(_) | Command::Csi(_) | Command::Install(_) => "warn",
+            Command::Driver(_)
+            | Command::Sidecar(_)
+            | Command::SnapshotController(_)
+            | Command::SnapshotMetadata(_)
+            | Command::Fake(_) => "info",
+            Command::Local(_) | Command::Csi(_) | Command::Install(_) | Command::Backup(_) => "warn",
         }
     }
 
@@ -76,8 +82,10 @@ impl Cli {
             Command::Sidecar(args) => sidecar::run(*args).await,
             Command::SnapshotController(args) => sidecar::run_snapshot_controller(*args).await,
             Command::Install(args) => install::run(args).await,
+            Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(args).await,
+            Command::Backup(args) => backup::run(*args).await,
             Command::Fake(args) => fake::run(args).await,
         }
     }

@@ -1,6 +1,7 @@
 //! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
 //! done, 1 failed, 2 not understood.
 
+mod backup;
 mod cli;
 mod csi;
 mod driver;
@@ -12,6 +13,7 @@ mod output;
 mod sidecar;
 mod signal;
 mod size;
+mod snapshot_metadata;
 
 use std::future::Future;
 use std::process::ExitCode;

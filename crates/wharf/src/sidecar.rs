@@ -112,7 +112,7 @@ impl SidecarArgs {
 }
 
 /// A time of more than nothing, as upstream's flags take it.
-fn parse_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let some = goflags::parse_duration(text).filter(|time| !time.is_zero());
     some.ok_or_else(|| {
         format!("{text:?} is not a duration: write numbers and units, such as 500ms, 30s or 1m30s")
@@ -128,6 +128,7 @@ pub(crate) async fn run(args: SidecarArgs) -> anyhow::Result<()> {
 pub(crate) async fn work(work: Work) -> anyhow::Result<()> {
     match work {
         Work::Sidecar(sidecar) => process::run(*sidecar, stop_signal()?).await?,
+        Work::SnapshotMetadata(config) => crate::snapshot_metadata::serve(*config).await?,
         Work::Legacy(config) => legacy::run(config, which_signal()?).await?,
     }
     Ok(())

@@ -47,7 +47,7 @@ fn rights(objects: &[Value]) -> Vec<String> {
 
 #[test]
 fn rules_have_no_wildcards_and_bindings_fit() {
-    for name in ["local.yaml", "sidecar-rbac.yaml"] {
+    for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml"] {
         let objects = objects(name);
         let rights = rights(&objects);
         assert!(rights.len() >= 20, "{name}: {rights:?}");
@@ -65,6 +65,21 @@ fn rules_have_no_wildcards_and_bindings_fit() {
             assert_eq!(binding["subjects"][0]["namespace"], account["metadata"]["namespace"], "{name}");
         }
     }
+}
+
+/// The snapshot metadata service asks and reads; it writes nothing but its questions.
+#[test]
+fn the_metadata_service_changes_nothing() {
+    let objects = objects("snapshot-metadata.yaml");
+    let rights = rights(&objects);
+    assert!(rights.len() >= 10, "{rights:?}");
+    for right in &rights {
+        let reads = [": get", ": list", ": watch"].iter().any(|verb| right.ends_with(verb));
+        assert!(reads || right.ends_with("reviews: create"), "{right}");
+        assert!(!right.contains('*'), "{right}");
+    }
+    let binding = one(&objects, "ClusterRoleBinding");
+    assert_eq!(binding["roleRef"]["name"], of_kind(&objects, "ClusterRole")[0]["metadata"]["name"]);
 }
 
 /// The local driver's volumes need no secrets and no attachments, and a node's process knows where it is by itself.
@@ -88,7 +103,7 @@ fn the_local_drivers_rules_are_fewer_than_the_sidecars() {
 /// Upstream's rules let nobody patch a claim or a lease; neither do ours.
 #[test]
 fn claims_and_leases_are_never_patched() {
-    for name in ["local.yaml", "sidecar-rbac.yaml"] {
+    for name in ["local.yaml", "digitalocean.yaml", "sidecar-rbac.yaml"] {
         let rights = rights(&objects(name));
         for right in ["/persistentvolumeclaims: patch", "coordination.k8s.io/leases: patch"] {
             assert!(!rights.iter().any(|of| of == right), "{name}: {right}");
@@ -131,4 +146,66 @@ fn the_daemon_set_starts_what_there_is() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("/none"), "{said}");
+}
+
+/// A node has neither DigitalOcean's token nor the cluster's, and nobody reads secrets by the API.
+#[test]
+fn digitalocean_has_the_existing_drivers_names_and_no_more_rights_than_it_needs() {
+    let objects = objects("digitalocean.yaml");
+    let driver = "dobs.csi.digitalocean.com";
+    assert_eq!(one(&objects, "CSIDriver")["metadata"]["name"], driver);
+    let classes = of_kind(&objects, "StorageClass");
+    let names: Vec<_> = classes.iter().map(|class| &class["metadata"]["name"]).collect();
+    let expected = [
+        "do-block-storage",
+        "do-block-storage-retain",
+        "do-block-storage-xfs",
+        "do-block-storage-xfs-retain",
+    ];
+    assert_eq!(names, expected);
+    assert!(classes.iter().all(|class| class["provisioner"] == driver));
+    let (ours, all) = (rights(&objects), rights(&self::objects("sidecar-rbac.yaml")));
+    for right in &ours {
+        assert!(all.contains(right), "{right} is beyond what any sidecar needs");
+    }
+    for of in ["/secrets", "apps/replicasets", "storage.k8s.io/csistoragecapacities", "groupsnapshot"] {
+        assert!(!ours.iter().any(|right| right.starts_with(of)), "{of}");
+    }
+    let node = &one(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(node["automountServiceAccountToken"], false);
+    assert!(!node.to_string().contains("access-token"), "the node has no token");
+    let controller = &one(&objects, "StatefulSet")["spec"]["template"]["spec"];
+    for pod in [node, controller] {
+        for container in pod["containers"].as_array().expect("containers") {
+            for mount in container["volumeMounts"].as_array().expect("mounts") {
+                let volumes = pod["volumes"].as_array().expect("volumes");
+                assert!(volumes.iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+            }
+        }
+    }
+}
+
+/// The binary knows the flags of the manifest: a token that is not there, and a metadata service that is not there, are
+/// what it stumbles over.
+#[test]
+fn digitalocean_starts_with_the_flags_of_its_manifest() {
+    let objects = objects("digitalocean.yaml");
+    let dir = tempfile::tempdir().expect("a directory");
+    for (kind, stumbles) in [("StatefulSet", "/none"), ("DaemonSet", "metadata service")] {
+        let container = &one(&objects, kind)["spec"]["template"]["spec"]["containers"][0];
+        let mut arguments: Vec<String> = texts(&container["args"])
+            .into_iter()
+            .map(|argument| match argument.split_once('=') {
+                Some(("--token-file", _)) => format!("--token-file={}/none", dir.path().display()),
+                Some(("--endpoint", _)) => format!("--endpoint=unix://{}/csi.sock", dir.path().display()),
+                _ => argument.to_owned(),
+            })
+            .collect();
+        arguments.push("--metadata-url=http://127.0.0.1:9".to_owned());
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_wharf")).args(&arguments).output().expect("start wharf");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(stumbles), "{said}");
+    }
 }

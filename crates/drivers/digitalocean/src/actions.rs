@@ -98,7 +98,7 @@ impl Attachments {
                 Err(_) => return Err(run.late("the droplet's queue did not get so far")),
             },
         };
-        run.to_the_end().await
+        run.carry_out().await
     }
 }
 
@@ -117,15 +117,16 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn to_the_end(&mut self) -> Result<Option<Volume>, OperationError> {
+    async fn carry_out(&mut self) -> Result<Option<Volume>, OperationError> {
         let (client, goal, volume) = (self.client.clone(), self.goal, self.volume);
         let mut searched = false;
         let mut ours = None;
         let mut pauses = 0;
         let mut next = Next::Start;
         loop {
-            if Instant::now() >= self.deadline {
-                return Err(self.late("out of time"));
+            let ended = matches!(next, Next::Done(_) | Next::Fail(_));
+            if !ended && Instant::now() >= self.deadline {
+                return Err(self.late(self.seen.as_deref().unwrap_or("the API was slow")));
             }
             next = match next {
                 Next::Start => {
@@ -163,7 +164,8 @@ impl Run<'_> {
                 Next::Pause(why) => {
                     self.seen = Some(why);
                     let Pace { first, longest, .. } = self.of.pace;
-                    let pause = chance::exponential(first, longest, pauses, chance::jitter());
+                    // Each costs a request, and nobody shares it: longer than the poller's.
+                    let pause = chance::exponential(first, longest * 2, pauses, chance::jitter());
                     pauses += 1;
                     sleep_until((Instant::now() + pause).min(self.deadline)).await;
                     Next::Start
@@ -177,7 +179,7 @@ impl Run<'_> {
     fn late(&self, message: &str) -> OperationError {
         let what = self.goal.of(self.volume);
         let waited = self.began.elapsed();
-        let message = self.seen.as_deref().unwrap_or(message).to_owned();
+        let message = message.to_owned();
         match self.begun {
             true => OperationError::Unfinished { what, waited, message },
             false => OperationError::Busy { what, waited, message },

@@ -63,10 +63,7 @@ fn entry(name: &str, value: &Value) -> String {
 
 /// The document as the paths have it: other names, and some lists as lines.
 fn tree(document: Value) -> Value {
-    let lines = |list: &Value| {
-        let list = list.as_array().into_iter().flatten();
-        list.filter_map(Value::as_str).collect::<Vec<_>>().join("\n")
-    };
+    let lines = |list: &Value| lines_of(list).collect::<Vec<_>>().join("\n");
     json!({
         "id": document["droplet_id"],
         "hostname": document["hostname"],
@@ -78,9 +75,14 @@ fn tree(document: Value) -> Value {
         "dns": { "nameservers": lines(&document["dns"]["nameservers"]) },
         "floating_ip": document["floating_ip"],
         "reserved_ip": document["reserved_ip"],
-        "tags": document["tags"],
+        // The names of tags are the index itself.
+        "tags": Value::Object(lines_of(&document["tags"]).map(|tag| (tag.to_owned(), json!(""))).collect()),
         "features": document["features"],
     })
+}
+
+fn lines_of(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 fn document(droplet: &Droplet) -> Value {
@@ -130,7 +132,7 @@ mod tests {
             ("/metadata/v1/region", text("nyc3")),
             ("/metadata/v1/hostname", text("node-1")),
             ("/metadata/v1/user-data", text("")),
-            ("/metadata/v1/tags/", text("0")),
+            ("/metadata/v1/tags/", text("k8s")),
             ("/metadata/v1/dns/nameservers", text("127.0.0.1")),
             ("/metadata/v1/interfaces/public/0/type", text("public")),
             ("/metadata/v1/features/dhcp_enabled", text("true")),

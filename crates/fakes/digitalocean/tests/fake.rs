@@ -1,5 +1,7 @@
 //! The fake as its clients see it: over HTTP, and as devices on this machine.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+
 #[path = "fake/client.rs"]
 mod client;
 #[path = "fake/devices.rs"]

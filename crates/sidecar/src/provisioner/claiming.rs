@@ -4,20 +4,17 @@
 //! Nodes compete by writing the annotation that the scheduler would write. Each waits a while first, another while
 //! on each node, and bids only if the driver has room, so that most claims see one bid.
 
-use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use serde_json::json;
-use wharf_cluster::ApiError;
-use wharf_csi::v1::controller_client::ControllerClient;
-use wharf_csi::{Calls, v1};
-use wharf_model::names::annotation;
-use wharf_model::parameters::Parameters;
-use wharf_model::topology::{Ask, Segments, Selected, requirement};
-use wharf_model::{Key, Kind, PersistentVolumeClaim, StorageClass};
+use wharf_model::topology::{Ask, Selected, requirement};
+use wharf_model::{PersistentVolumeClaim, StorageClass};
 
+pub(crate) use self::bid::{BidOutcome, bid};
 use super::ImmediateBinding;
-use crate::context::{Context, OwnNode};
+use crate::context::OwnNode;
+
+mod bid;
 
 /// Whether a claim is ours to provision for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +61,7 @@ pub(crate) fn claiming(
 
 /// Whether the class's `allowedTopologies` have a place for this node.
 fn is_allowed(claim: &PersistentVolumeClaim, class: &StorageClass, node: &OwnNode) -> bool {
-    if class.allowed_topologies.is_empty() || node.place.is_empty() {
+    if node.place.is_empty() {
         return true;
     }
     let ask = Ask {
@@ -80,102 +77,17 @@ fn is_allowed(claim: &PersistentVolumeClaim, class: &StorageClass, node: &OwnNod
 /// How long a node waits before it bids: by chance, but the same whenever it looks at the same claim.
 fn delay(immediate: &ImmediateBinding, claim: &str, node: &str) -> Duration {
     let ImmediateBinding { base_delay, max_delay } = immediate;
-    let hash =
-        claim.bytes().chain(*b"/").chain(node.bytes()).fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-        });
-    // Names that differ in their last letter alone would get nearly the same number: mix it well.
-    let hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let chance = f64::from((hash >> 32) as u32) / f64::from(u32::MAX);
+    let mut hasher = DefaultHasher::new();
+    (claim, node).hash(&mut hasher);
+    let chance = hasher.finish() as f64 / u64::MAX as f64;
     *base_delay + max_delay.saturating_sub(*base_delay).mul_f64(chance)
-}
-
-/// What came of a bid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BidOutcome {
-    /// The claim is ours.
-    Won,
-    /// The driver has no room for it here.
-    NoRoom,
-    /// It has changed, or somebody else was faster: look again.
-    Changed,
-}
-
-/// Why there was no bid.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot select node {node} for claim {claim}: {source}")]
-pub(crate) struct BidError {
-    node: String,
-    claim: Key,
-    source: ApiError,
-}
-
-/// Bids for a claim that is nobody's: if the driver has room here, our node becomes its selected one.
-pub(crate) async fn bid(
-    context: &Context,
-    timeout: Duration,
-    claim: &PersistentVolumeClaim,
-    class: &StorageClass,
-    node: &OwnNode,
-) -> Result<BidOutcome, BidError> {
-    if !has_room(context, timeout, claim, class, &node.place).await {
-        return Ok(BidOutcome::NoRoom);
-    }
-    let key = claim.key();
-    let failed = |source| BidError { node: node.name.clone(), claim: claim.key(), source };
-    let read = context.cluster.get_raw(&PersistentVolumeClaim::API, &key).await.map_err(failed)?;
-    let Some(mut raw) = read else { return Ok(BidOutcome::Changed) };
-    // Only what we decided on: the version guards the rest.
-    let version = raw.pointer("/metadata/resourceVersion").and_then(|version| version.as_str());
-    if version != Some(&claim.metadata.resource_version) {
-        return Ok(BidOutcome::Changed);
-    }
-    raw["metadata"]["annotations"][annotation::SELECTED_NODE] = json!(node.name);
-    match context.cluster.update(&PersistentVolumeClaim::API, &key, None, &raw).await {
-        Ok(_) => {
-            tracing::info!(claim = %key, node = node.name, "the claim is ours");
-            Ok(BidOutcome::Won)
-        }
-        Err(ApiError::Conflict(_) | ApiError::NotFound(_)) => Ok(BidOutcome::Changed),
-        Err(error) => Err(failed(error)),
-    }
-}
-
-/// Whether the driver has room for a claim here. Where it cannot say, we find out by trying: then the failure has
-/// somebody to report it.
-async fn has_room(
-    context: &Context,
-    timeout: Duration,
-    claim: &PersistentVolumeClaim,
-    class: &StorageClass,
-    place: &Segments,
-) -> bool {
-    let wanted = claim.requested().map_or(0, |size| size.bytes());
-    if wanted == 0 || !context.driver.can().get_capacity {
-        return true;
-    }
-    let parameters: BTreeMap<String, String> = match Parameters::read(&class.parameters) {
-        Ok(parameters) => parameters.driver,
-        Err(_) => return true,
-    };
-    let request = v1::GetCapacityRequest {
-        parameters: parameters.into_iter().collect(),
-        accessible_topology: (!place.is_empty())
-            .then(|| v1::Topology { segments: place.clone().into_iter().collect() }),
-        ..Default::default()
-    };
-    let call = |mut client: ControllerClient<Calls>| async move { client.get_capacity(request).await };
-    match context.driver.controller("GetCapacity", timeout, call).await {
-        Ok(told) => wanted <= told.available_capacity,
-        Err(status) => {
-            tracing::debug!(claim = %claim.key(), code = ?status.code(), "the driver does not say whether it has room");
-            true
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+    use wharf_model::topology::Segments;
+
     use super::*;
 
     fn claim(annotations: serde_json::Value) -> PersistentVolumeClaim {
@@ -235,6 +147,12 @@ mod tests {
             assert_eq!(found, expected, "{claim:?} {mode} {zone:?} {competes}");
             // Without a node of our own there is nobody to compete with.
             assert_eq!(claiming(&claim, &class, None, immediate, waited), Claiming::Ours);
+        }
+        // A driver that does not say where it is may be anywhere.
+        let nowhere = OwnNode { place: Segments::new(), ..own() };
+        for zone in [None, Some("b")] {
+            let found = claiming(&free(), &class(at_once, zone), Some(&nowhere), Some(&COMPETES), long);
+            assert_eq!(found, Claiming::Bid, "{zone:?}");
         }
     }
 

@@ -11,9 +11,9 @@
 //! - Without permission to change snapshots they are restored from unprotected, as by older releases upstream; that
 //!   is said once, and counted.
 //!
-//! Rules in [`decide`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch claims.
+//! Rules in [`decide`] and [`wake`], edits of raw objects in [`crate::finalizer`]: there is no permission to patch
+//! claims.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,19 +21,19 @@ use std::time::Duration;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::registry::Registry;
 use tokio::time::sleep;
-use wharf_cluster::{ApiError, Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions};
-use wharf_model::claim::ClaimPhase;
+use wharf_cluster::{ApiError, Backoff, Cluster, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::finalizer::{CLONING_PROTECTION, SNAPSHOT_SOURCE_PROTECTION};
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot};
 
 use self::decide::{CloneView, Hold, SnapshotView, Step};
 use super::intent::Intent;
-use super::source::{Named, Source, content_of, named};
+use super::source::{Named, Source, content_of};
 use crate::context::Context;
 use crate::finalizer;
-use crate::work::{Outcome, Wish, feed, work};
+use crate::work::{Outcome, feed, work};
 
 mod decide;
+mod wake;
 
 pub(crate) use crate::finalizer::ProtectError;
 
@@ -73,23 +73,7 @@ pub(crate) async fn protect(context: &Context, source: &Source) -> Result<(), Pr
 
 /// Adds the index that [`run`] and [`waiting_for`] need.
 pub(crate) fn index(claims: &Store<PersistentVolumeClaim>) {
-    claims.index(BY_SOURCE, |claim| match waits(claim) {
-        true => sources(claim).iter().map(index_value).collect(),
-        false => Vec::new(),
-    });
-}
-
-/// Whether a claim may still get a volume made for it.
-fn waits(claim: &PersistentVolumeClaim) -> bool {
-    !matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
-}
-
-/// What a claim may be made from: by either of its fields, since who reads the other one must find it protected too.
-fn sources(claim: &PersistentVolumeClaim) -> BTreeSet<Named> {
-    let spec = &claim.spec;
-    let fields = [&spec.data_source, &spec.data_source_ref];
-    let sources = fields.into_iter().flatten().map(|source| named(claim, source));
-    sources.filter(|source| *source != Named::Foreign).collect()
+    claims.index(BY_SOURCE, wake::values);
 }
 
 /// The claims that wait for volumes made from a source.
@@ -97,15 +81,7 @@ pub(crate) fn waiting_for(
     claims: &Store<PersistentVolumeClaim>,
     source: &Named,
 ) -> Vec<Arc<PersistentVolumeClaim>> {
-    claims.by_index(BY_SOURCE, &index_value(source))
-}
-
-fn index_value(source: &Named) -> String {
-    match source {
-        Named::Claim(key) => format!("claim {key}"),
-        Named::Snapshot(key) => format!("snapshot {key}"),
-        Named::Foreign => String::new(),
-    }
+    claims.by_index(BY_SOURCE, &wake::value(source))
 }
 
 /// What is under way, from the journal.
@@ -127,7 +103,7 @@ pub(crate) async fn run(
     let sources = Sources { context: context.clone(), claims: claims.clone(), volumes, intents };
     let of_clones = feed(claims.clone(), cloned.clone(), {
         let claims = claims.clone();
-        move |change| cloned_by(change, &claims)
+        move |change| wake::cloned_by(change, |key| claims.get(key))
     });
     let clones = work(&cloned, &context.gate, WORKERS, |key| sources.clone().claim(key));
     let snapshots = async {
@@ -135,7 +111,7 @@ pub(crate) async fn run(
             return;
         }
         tokio::join!(
-            feed(claims.clone(), restored.clone(), restored_by),
+            feed(claims.clone(), restored.clone(), wake::restored_by),
             work(&restored, &context.gate, WORKERS, |key| sources.clone().snapshot(key)),
             sweep(&context, &restored, sweep_every),
         );
@@ -144,42 +120,6 @@ pub(crate) async fn run(
         ((), (), ()) = async { tokio::join!(of_clones, clones, snapshots) } => {}
         () = context.gate.stopped() => {}
     }
-}
-
-/// The sources of a claim that waited for its volume and does so no longer.
-fn let_go(change: &Change<PersistentVolumeClaim>) -> BTreeSet<Named> {
-    match (&change.old, &change.new) {
-        (Some(old), new) if waits(old) && !new.as_ref().is_some_and(|new| waits(new)) => sources(old),
-        _ => BTreeSet::new(),
-    }
-}
-
-fn wish(key: Key) -> Wish<Key> {
-    Wish { key, priority: Priority::Low }
-}
-
-/// The claims whose protection may end by a change.
-fn cloned_by(
-    change: &Change<PersistentVolumeClaim>,
-    claims: &Store<PersistentVolumeClaim>,
-) -> Vec<Wish<Key>> {
-    let cloned = let_go(change).into_iter().filter_map(|source| match source {
-        Named::Claim(key) => claims.get(&key),
-        _ => None,
-    });
-    let ends = |claim: &Arc<PersistentVolumeClaim>| {
-        claim.metadata.is_deleting() && claim.metadata.has_finalizer(CLONING_PROTECTION)
-    };
-    change.new.clone().into_iter().chain(cloned).filter(ends).map(|claim| wish(claim.key())).collect()
-}
-
-/// The snapshots whose protection may end by a change. Changes that were missed are the sweep's.
-fn restored_by(change: &Change<PersistentVolumeClaim>) -> Vec<Wish<Key>> {
-    let snapshots = let_go(change).into_iter().filter_map(|source| match source {
-        Named::Snapshot(key) => Some(wish(key)),
-        _ => None,
-    });
-    snapshots.collect()
 }
 
 /// Looks for snapshots with our finalizer, again and again: a watch of all snapshots is not worth it.
@@ -344,6 +284,3 @@ impl Counts {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -2,6 +2,7 @@
 //! of the driver in the memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::{Code, Status};
@@ -11,7 +12,7 @@ use wharf_model::access::AccessError;
 use wharf_model::names::key;
 use wharf_model::{Kind, PersistentVolume, PersistentVolumeClaim, Quantity, modify};
 
-use super::decide::Step;
+use super::decide::{Step, outliving};
 use super::memory::{ClassQuestion, Expanded, Failure, SizeQuestion};
 use super::view::Where;
 use super::write::{Told, Write, write};
@@ -59,11 +60,11 @@ impl Resizer {
             Step::Expand { size } => {
                 self.tell(claim, told);
                 self.expand(seen, claim, volume, *size).await;
-                return Ok(());
+                return self.outlive(seen, claim, volume).await;
             }
             Step::Modify { target } => {
                 self.modify(seen, claim, volume, target).await;
-                return Ok(());
+                return self.outlive(seen, claim, volume).await;
             }
             _ => {}
         }
@@ -112,6 +113,27 @@ impl Resizer {
                 Ok(false)
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Writes down what the driver did, if the claim went meanwhile.
+    async fn outlive(
+        &self,
+        seen: &Seen,
+        claim: &PersistentVolumeClaim,
+        asked: &PersistentVolume,
+    ) -> Result<(), ApiError> {
+        if self.claims.get(&seen.key).is_some_and(|now| now.metadata.uid == seen.uid) {
+            return Ok(());
+        }
+        // Not another one of its name.
+        let same = |volume: &Arc<PersistentVolume>| volume.metadata.uid == asked.metadata.uid;
+        let Some(volume) = self.volumes.get(&asked.key()).filter(same) else { return Ok(()) };
+        let step = outliving(&seen.memory, &volume);
+        let write = step.and_then(|step| write(&step, claim, &volume, &seen.memory, now()));
+        match write {
+            Some(write) => self.send(claim, &volume, write).await.map(drop),
+            None => Ok(()),
         }
     }
 

@@ -11,7 +11,7 @@ use wharf_model::claim::ModifyStatus;
 use wharf_model::names::annotation;
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity, Time, modify, resize};
 
-use super::memory::{ClassQuestion, Expanded, Failed, SizeQuestion};
+use super::memory::{ClassQuestion, Expanded, Failed, Memory, SizeQuestion};
 use super::view::{Users, View, Where};
 
 /// One step.
@@ -297,6 +297,20 @@ fn modification(
         true => Ok(Step::Modify { target }),
         false => Ok(Step::BeginModification { target }),
     }
+}
+
+/// What is still to be written in the volume of a claim that went while the driver was at it: nobody will come back to
+/// it, and whoever gets the volume next would not know what it is.
+pub(crate) fn outliving(memory: &Memory, volume: &PersistentVolume) -> Option<Step> {
+    let smaller = |size: Quantity| volume.spec.capacity.storage.is_none_or(|now| now < size);
+    if let Some(Expanded { size, on_node, .. }) = memory.expansion.expanded
+        && smaller(size)
+    {
+        return Some(Step::Grow { size, on_node });
+    }
+    let target = memory.modification.applied.clone()?;
+    let recorded = volume.spec.volume_attributes_class_name.as_ref() == Some(&target);
+    (!recorded).then_some(Step::RecordClass { target })
 }
 
 /// How a failure is told in the claim's status; `None`: the driver was not asked, so there is nothing to tell.

@@ -27,6 +27,8 @@ pub(super) struct Hand {
     secrets: Option<(Option<SecretRef>, Secrets)>,
     /// How often an object was not as we saw it.
     stale: u32,
+    /// The server has shown us the content, or taken a write to it.
+    pub(super) confirmed: bool,
 }
 
 /// The values of a call's secret.
@@ -74,6 +76,7 @@ impl One<'_> {
             Step::Wait(pause) => Then::End(Outcome::After(pause)),
             Step::Claim { patch } => self.wrote(None, patch, hand, "cannot claim it for this node").await,
             Step::Mark { patch, ask } => self.mark(patch, ask, hand).await,
+            Step::Confirm => self.confirm(hand).await,
             Step::Ask { doing, ask } => self.ask(doing, ask, hand).await,
             Step::Tell { patch } => {
                 let then = self.wrote(Some("status"), patch, hand, "cannot write the status").await;
@@ -105,6 +108,27 @@ impl One<'_> {
         };
         hand.secrets = Some((ask.secret, secrets));
         self.wrote(None, patch, hand, "cannot mark it as being created").await
+    }
+
+    async fn confirm(&self, hand: &mut Hand) -> Then {
+        let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
+        // What is read enters the store.
+        let there = match self.object.which() {
+            Which::Snapshot => cluster.get::<VolumeSnapshotContent>(&key).await.map(|read| read.is_some()),
+            Which::Group => cluster.get::<VolumeGroupSnapshotContent>(&key).await.map(|read| read.is_some()),
+        };
+        match there {
+            Ok(true) => {
+                hand.confirmed = true;
+                Then::Again
+            }
+            // The watch will tell.
+            Ok(false) => Then::End(Outcome::Done),
+            Err(error) => {
+                tracing::warn!(content = self.name(), %error, "cannot see whether the content is still there");
+                Then::End(Outcome::Retry)
+            }
+        }
     }
 
     async fn ask(&self, doing: Doing, ask: Ask<Call>, hand: &mut Hand) -> Then {
@@ -285,13 +309,19 @@ impl One<'_> {
     async fn write_as<K: Kind>(&self, subresource: Option<&str>, patch: Patch, hand: &mut Hand) -> Written {
         let (cluster, key) = (&self.snapshotter.context.cluster, Key::cluster(self.name()));
         match cluster.patch(&K::API, &key, subresource, patch).await {
-            Ok(_) => Written::Yes,
+            Ok(_) => {
+                hand.confirmed = true;
+                Written::Yes
+            }
             Err(ApiError::NotFound(_)) => Written::Gone,
             // Our store is behind: what we read now enters it.
             Err(ApiError::Conflict(_) | ApiError::Invalid(_)) if hand.stale < STALE => {
                 hand.stale += 1;
                 match cluster.get::<K>(&key).await {
-                    Ok(Some(_)) => Written::Stale,
+                    Ok(Some(_)) => {
+                        hand.confirmed = true;
+                        Written::Stale
+                    }
                     Ok(None) => Written::Gone,
                     Err(error) => Written::No(error),
                 }

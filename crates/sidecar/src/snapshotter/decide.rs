@@ -4,6 +4,8 @@
 //!   goes when the content has the driver's name for the snapshot, or when the driver said, of this very version of
 //!   the content, that it has made nothing. While it is there, nothing is deleted or let go: what goes is asked for
 //!   once more, under the same name, to learn what there is to delete.
+//! - The driver is not asked to make what our store alone believes in: the store may be behind, and what is made for a
+//!   content that is gone is nobody's.
 //! - "Not ready yet" is no failure: it is asked again at its own pace.
 //! - Nothing is written that is there already.
 
@@ -33,6 +35,8 @@ pub(super) enum Step {
     Claim { patch: Patch },
     /// Finalizer and mark onto the content, if the secret of the call is there.
     Mark { patch: Patch, ask: Ask<Call> },
+    /// Ask the server whether the content is as we see it.
+    Confirm,
     /// Ask the driver to make it, or how it is.
     Ask { doing: Doing, ask: Ask<Call> },
     /// The status shall say what the driver said.
@@ -150,7 +154,7 @@ fn make(view: &View<'_>, now: Time) -> Step {
         Ok(None) => Step::Done,
         Ok(Some(Making::Look(ask))) => Step::Ask { doing: Doing::Check, ask },
         Ok(Some(Making::Create(ask))) if object.is_marked() || object.handle().is_some() => {
-            Step::Ask { doing, ask }
+            if view.confirmed { Step::Ask { doing, ask } } else { Step::Confirm }
         }
         Ok(Some(Making::Create(ask))) => {
             let finalizer = object.meta().has_finalizer(object.words().finalizer);

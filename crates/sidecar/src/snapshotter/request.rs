@@ -55,23 +55,11 @@ pub(super) enum Deletion {
 /// Why the driver is not asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    /// A class is needed.
-    #[error(
-        "failed to get input parameters to create {noun} for content {content}: \"failed to take {noun} {content} \
-         without a {noun} class\": name a class in the content"
-    )]
-    NoClass { noun: &'static str, content: String },
-    /// The class is gone.
-    #[error(
-        "failed to get input parameters to create {noun} for content {content}: \"{kind} {class:?} not found\": \
-         create the class again"
-    )]
-    ClassGone { noun: &'static str, content: String, kind: &'static str, class: String },
+    /// What the call is made of is not there: its class, or the name of its secret.
+    #[error("failed to get input parameters to create {noun} for content {content}: {lacks:?}")]
+    Input { noun: &'static str, content: String, lacks: String },
     /// The class is gone, for a look.
-    #[error(
-        "failed to get {noun} class {class} for {noun} content {content}: {kind} {class:?} not found: create the \
-         class again"
-    )]
+    #[error("failed to get {noun} class {class} for {noun} content {content}: {kind} {class:?} not found")]
     ClassGoneToLook { noun: &'static str, content: String, kind: &'static str, class: String },
     /// Nobody asked for it.
     #[error("cannot create {noun}. {noun} content {content} not bound to a {noun}")]
@@ -113,10 +101,13 @@ pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
     let given = match view.class {
         Class::Found { parameters, .. } => Some(parameters),
         Class::None | Class::Unknown | Class::Gone(_) if going => None,
-        Class::None | Class::Unknown => return Err(Refusal::NoClass { noun, content }),
+        Class::None | Class::Unknown => {
+            let lacks = format!("failed to take {noun} {content} without a {noun} class");
+            return Err(Refusal::Input { noun, content, lacks });
+        }
         Class::Gone(class) => {
-            let (kind, class) = (object.words().class, class.to_owned());
-            return Err(Refusal::ClassGone { noun, content, kind, class });
+            let lacks = format!("{} {class:?} not found", object.words().class);
+            return Err(Refusal::Input { noun, content, lacks });
         }
     };
     let (mut parameters, whole) = match (given.map(for_driver), going) {
@@ -132,7 +123,8 @@ pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
         Which::Snapshot => &rules.naming,
         Which::Group => &rules.group_naming,
     };
-    let name = naming.name(uid).map_err(|_| Refusal::Unbound { noun, content })?;
+    let unbound = |_| Refusal::Unbound { noun, content: content.clone() };
+    let name = naming.name(uid).map_err(unbound)?;
     let volumes = match object.source() {
         Source::Take(volumes) => volumes.into_iter().map(str::to_owned).collect(),
         Source::There { .. } | Source::InGroup | Source::Nowhere => Vec::new(),
@@ -151,7 +143,8 @@ pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
             ..CreateVolumeGroupSnapshotRequest::default()
         }),
     };
-    Ok(Ask { call, secret: object.secret()?, without_secret: going, whole })
+    let nameless = |error: NoSecret| Refusal::Input { noun, content, lacks: error.to_string() };
+    Ok(Ask { call, secret: object.secret().map_err(nameless)?, without_secret: going, whole })
 }
 
 /// sidecars.md 1.5 "Params": what the driver gets of a class's parameters.

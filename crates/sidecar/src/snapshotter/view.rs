@@ -286,8 +286,7 @@ impl Object {
 /// An annotation that names no secret.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "cannot retrieve secrets for {noun} content {content:?}, err: secret name or namespace not specified: correct \
-     the annotations that name it"
+    "cannot retrieve secrets for {noun} content {content:?}, err: secret name or namespace not specified"
 )]
 pub(super) struct NoSecret {
     noun: &'static str,
@@ -337,6 +336,8 @@ pub(super) struct View<'a> {
     pub(super) place: Place,
     /// What was tried.
     pub(super) memory: &'a Memory,
+    /// The server itself has just shown the content to us, or taken a write to it.
+    pub(super) confirmed: bool,
 }
 
 impl View<'_> {

@@ -73,3 +73,80 @@ pub(super) fn waits_for_class(
     let settled = ready == Some(true) && !marked && !meta.is_deleting();
     class.filter(|_| !settled).cloned().into_iter().collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::{Value, json};
+    use wharf_model::snapshot::names;
+
+    use super::*;
+
+    fn content(with: &Value) -> Object {
+        let mut content = json!({
+            "metadata": {"name": "c", "uid": "u", "resourceVersion": "1", "finalizers": [], "annotations": {}},
+            "spec": {"driver": "d.test", "source": {"volumeHandle": "v"}},
+            "status": null,
+        });
+        for (path, value) in with.as_object().unwrap() {
+            *content.pointer_mut(path).unwrap() = value.clone();
+        }
+        Object::Snapshot(Arc::new(serde_json::from_value(content).unwrap()))
+    }
+
+    fn looked_at(old: Option<Value>, new: Option<Value>) -> Option<Priority> {
+        let news = News { old: old.as_ref().map(content), new: new.as_ref().map(content) };
+        by_content(&news, "d.test")
+    }
+
+    /// sidecars.md 1.5 "Enqueue filter"; user pain 15: what is ready is not in the way of what is new.
+    #[test]
+    fn what_calls_for_a_look() {
+        let plain = || Some(json!({}));
+        let ready = json!({"readyToUse": true, "snapshotHandle": "h"});
+        let error = json!({"readyToUse": false, "error": {"message": "no"}});
+        let going = json!({"name": "c", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let marked = json!({names::BEING_CREATED: "yes"});
+        let high = Some(Priority::High);
+        for (old, new, expected) in [
+            (None, plain(), high),
+            (None, Some(json!({"/status": ready})), None),
+            (None, Some(json!({"/status": ready, "/metadata/annotations": marked})), high),
+            (None, Some(json!({"/status": ready, "/metadata": going})), Some(Priority::Normal)),
+            (None, Some(json!({"/spec/driver": "other.test"})), None),
+            (plain(), None, Some(Priority::Low)),
+            // Our own writes.
+            (plain(), Some(json!({"/metadata/resourceVersion": "2"})), None),
+            (plain(), Some(json!({"/status": error})), None),
+            (plain(), Some(json!({"/metadata/annotations": marked})), None),
+            (plain(), Some(json!({"/metadata/finalizers": ["f"]})), None),
+            (Some(json!({"/metadata/annotations": marked})), plain(), None),
+            // Others'.
+            (plain(), Some(json!({"/metadata/annotations": {names::BEING_DELETED: "yes"}})), high),
+            (plain(), Some(json!({"/metadata": going})), Some(Priority::Normal)),
+            (
+                Some(json!({"/status": ready})),
+                Some(json!({"/status": ready, "/metadata": going})),
+                Some(Priority::Normal),
+            ),
+            (plain(), Some(json!({"/spec": {"driver": "d.test", "source": {"snapshotHandle": "h"}}})), high),
+        ] {
+            assert_eq!(looked_at(old.clone(), new.clone()), expected, "{old:?} {new:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_waits_is_found_by_its_class() {
+        let meta = Meta::default();
+        let class = "k".to_owned();
+        let of = |meta: &Meta, ready| waits_for_class(meta, Which::Snapshot, ready, Some(&class));
+        assert_eq!(of(&meta, None), ["k"]);
+        assert_eq!(of(&meta, Some(false)), ["k"]);
+        assert!(of(&meta, Some(true)).is_empty());
+        let marked = json!({"name": "c", "annotations": {names::BEING_CREATED: "yes"}});
+        let marked: Meta = serde_json::from_value(marked).unwrap();
+        assert_eq!(of(&marked, Some(true)), ["k"]);
+        assert!(waits_for_class(&marked, Which::Snapshot, None, None).is_empty());
+    }
+}

@@ -5,6 +5,7 @@ use std::fmt;
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::normal::{self, Names};
 use super::scenario::{Process, Step, substitute};
 use super::server::Server;
-use super::{Outcome, Scenario};
+use super::{Controller, Outcome, Scenario};
 use crate::scripted::entries;
 use crate::{Beside, TestCluster, built, upstream};
 
@@ -22,15 +23,18 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 /// Nothing new for so long is the end. Longer than the longest pause between two attempts.
-const QUIET: Duration = Duration::from_millis(1500);
+const QUIET: Duration = Duration::from_millis(2500);
+/// And not shorter than so many looks take: on a machine that has other things to do, all that is waited for takes longer.
+const LOOKS: u32 = 15;
+/// But no longer than this.
+const QUIET_MOST: Duration = Duration::from_secs(20);
 
 /// The same for both sides: failures are tried again at once, and soon again.
-const ARGS: [&str; 6] = [
+pub(super) const ARGS: [&str; 5] = [
     "--retry-interval-start=100ms",
     "--retry-interval-max=1s",
     "--kube-api-qps=200",
     "--kube-api-burst=400",
-    "--timeout=5s",
     "--v=4",
 ];
 
@@ -53,8 +57,9 @@ impl fmt::Display for Side {
 }
 
 /// A cluster as one thread sees it.
-pub struct Ground {
+pub struct Ground<'a> {
     server: Server,
+    controller: &'a Mutex<Controller>,
     kubeconfig: PathBuf,
     /// Sockets and volumes.
     dir: PathBuf,
@@ -62,12 +67,16 @@ pub struct Ground {
     logs: PathBuf,
 }
 
-impl Ground {
+impl<'a> Ground<'a> {
     /// Connects to the cluster; logs go to a directory of one's choice.
-    pub fn new(cluster: &TestCluster, logs: &Path) -> Result<Self, String> {
+    pub fn new(
+        cluster: &TestCluster,
+        logs: &Path,
+        controller: &'a Mutex<Controller>,
+    ) -> Result<Self, String> {
         let kubeconfig = cluster.kubeconfig();
-        let server = Server::connect(&kubeconfig)?;
-        Ok(Self { server, kubeconfig, dir: cluster.directory().join("d"), logs: logs.to_owned() })
+        let (server, dir) = (Server::connect(&kubeconfig)?, cluster.directory().join("d"));
+        Ok(Self { server, controller, kubeconfig, dir, logs: logs.to_owned() })
     }
 
     /// Where a scenario's logs are.
@@ -110,7 +119,7 @@ impl Ground {
 
 /// One scenario under way.
 struct Run<'a> {
-    ground: &'a Ground,
+    ground: &'a Ground<'a>,
     scenario: &'a Scenario,
     side: Side,
     /// Its namespace, and the beginning of all names.
@@ -190,8 +199,24 @@ impl Run<'_> {
                 self.driver = None;
                 Ok(())
             }
+            Step::Kill(Process::Controller) => {
+                self.controller().kill();
+                Ok(())
+            }
             Step::Start(process) => self.start(*process),
-            Step::Volume { id, bytes } => self.volume(id, *bytes),
+            Step::Pause(milliseconds) => {
+                sleep(Duration::from_millis(*milliseconds));
+                Ok(())
+            }
+            Step::Volume { id, bytes } => {
+                let record =
+                    json!({"request": "", "mutable": {}, "published": {}, "mounted": {}, "bytes": bytes});
+                self.record("volumes", id, record)
+            }
+            Step::Snapshot { id, volume, bytes } => {
+                let record = json!({"volume": volume, "bytes": bytes, "seconds": 1, "ready_at_ms": 0, "looks_left": 0});
+                self.record("snapshots", id, record)
+            }
         }
     }
 
@@ -245,13 +270,15 @@ impl Run<'_> {
             .map_err(|error| format!("the faults cannot be written: {error}"))
     }
 
-    fn volume(&self, id: &str, bytes: i64) -> Result<(), String> {
+    /// Puts something into the backend, as an administrator of it would.
+    fn record(&self, kind: &str, id: &str, mut record: Value) -> Result<(), String> {
+        record["id"] = id.into();
         let state = self.dir.join("state");
-        let record =
-            json!({"id": id, "bytes": bytes, "request": "", "mutable": {}, "published": {}, "mounted": {}});
+        // The driver may not have come so far.
         fs::create_dir_all(state.join("data").join(id))
-            .and_then(|()| fs::write(state.join("volumes").join(id), record.to_string()))
-            .map_err(|error| format!("the volume cannot be made: {error}"))
+            .and_then(|()| fs::create_dir_all(state.join(kind)))
+            .and_then(|()| fs::write(state.join(kind).join(id), record.to_string()))
+            .map_err(|error| format!("{id} cannot be made: {error}"))
     }
 
     fn log(&self) -> PathBuf {
@@ -280,18 +307,21 @@ impl Run<'_> {
                 for program in &self.scenario.sidecars {
                     let mut args = vec!["--csi-address", &socket, "--kubeconfig", &kubeconfig];
                     args.extend(ARGS);
+                    args.push("--timeout=5s");
                     args.extend(self.scenario.args.iter().map(String::as_str));
                     let log = self.logs.join(format!("{program}.log"));
-                    let file = match self.side {
-                        Side::Upstream => upstream(program),
-                        Side::Ours => called(&self.dir, program)?,
-                    };
+                    let file = program_of(self.side, program, &self.dir)?;
                     let env = [("POD_NAME", self.id.as_str()), ("POD_NAMESPACE", "default")];
                     self.sidecars.push(Beside::start_with(&file, &args, &env, &log));
                 }
                 Ok(())
             }
+            Process::Controller => self.controller().start(),
         }
+    }
+
+    fn controller(&self) -> std::sync::MutexGuard<'_, Controller> {
+        self.ground.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whoever has ended by itself is started again, as kubelet would: upstream's sidecars end with their driver.
@@ -319,19 +349,21 @@ impl Run<'_> {
     /// Waits until nothing changes any more, and tells how it is then.
     fn settle(&mut self) -> Result<Outcome, String> {
         let end = Instant::now() + PATIENCE;
-        let mut last = (Instant::now(), self.look()?);
-        while last.0.elapsed() < QUIET {
-            sleep(QUIET / 5);
+        let (mut last, mut since, mut slowest) = (self.look()?, Instant::now(), Duration::ZERO);
+        while since.elapsed() < QUIET.max(slowest * LOOKS).min(QUIET_MOST) {
+            sleep(QUIET / 10);
             self.keep_alive();
+            let began = Instant::now();
             let now = self.look()?;
-            if now != last.1 {
-                last = (Instant::now(), now);
+            slowest = slowest.max(began.elapsed());
+            if now != last {
+                (last, since) = (now, Instant::now());
             }
             if Instant::now() > end {
-                return Err(format!("not quiet within {PATIENCE:?}:\n{}", last.1));
+                return Err(format!("not quiet within {PATIENCE:?}:\n{last}"));
             }
         }
-        Ok(last.1)
+        Ok(last)
     }
 
     fn look(&self) -> Result<Outcome, String> {
@@ -367,8 +399,11 @@ impl Run<'_> {
     }
 }
 
-/// `wharf` by another name: it then is that program.
-fn called(dir: &Path, program: &str) -> Result<PathBuf, String> {
+/// A side's program of this name: ours is `wharf` by another name, in a directory of one's choice.
+pub(super) fn program_of(side: Side, program: &str, dir: &Path) -> Result<PathBuf, String> {
+    if side == Side::Upstream {
+        return Ok(upstream(program));
+    }
     let link = dir.join(program);
     if !link.exists() {
         std::os::unix::fs::symlink(built("wharf"), &link).map_err(|error| format!("{program}: {error}"))?;

@@ -15,6 +15,12 @@ pub struct Scenario {
     pub name: String,
     /// The sidecars that run, by upstream's names.
     pub(super) sidecars: Vec<String>,
+    /// Whether it needs the snapshot-controller, of which there is one for all scenarios.
+    #[serde(default)]
+    pub controller: bool,
+    /// Whether it must be the only one that runs: it kills what others need.
+    #[serde(default)]
+    pub alone: bool,
     /// Their further arguments.
     #[serde(default)]
     pub(super) args: Vec<String>,
@@ -68,8 +74,12 @@ pub(super) enum Step {
     Kill(Process),
     /// And it is back.
     Start(Process),
+    /// So many milliseconds in which something would happen, if it happened at all.
+    Pause(u64),
     /// The driver has had this volume all along.
     Volume { id: String, bytes: i64 },
+    /// The same of a snapshot.
+    Snapshot { id: String, volume: String, bytes: i64 },
 }
 
 /// What can be killed.
@@ -78,6 +88,7 @@ pub(super) enum Step {
 pub(super) enum Process {
     Sidecars,
     Driver,
+    Controller,
 }
 
 fn once() -> usize {

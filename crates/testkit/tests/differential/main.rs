@@ -8,11 +8,16 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::Instant;
 
-use wharf_testkit::differential::{Comparison, Ground, Outcome, Scenario, Side, allowed, load};
+use wharf_testkit::differential::{
+    Allowed, Comparison, Controller, Ground, Outcome, Scenario, Side, allowed, load,
+};
 use wharf_testkit::{ClusterOptions, TestCluster};
 
-const FILES: [(&str, &str); 2] =
-    [("provisioner.yaml", include_str!("provisioner.yaml")), ("resizer.yaml", include_str!("resizer.yaml"))];
+const FILES: [(&str, &str); 3] = [
+    ("provisioner.yaml", include_str!("provisioner.yaml")),
+    ("resizer.yaml", include_str!("resizer.yaml")),
+    ("snapshots.yaml", include_str!("snapshots.yaml")),
+];
 /// How many scenarios run at once. They wait for most of their time.
 const WORKERS: usize = 16;
 
@@ -88,12 +93,7 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
 }
 
 /// What is wrong with a scenario, as lines; nothing if all is well.
-fn verdict(
-    results: &Results,
-    number: usize,
-    scenario: &Scenario,
-    allowed: &[wharf_testkit::differential::Allowed],
-) -> String {
+fn verdict(results: &Results, number: usize, scenario: &Scenario, allowed: &[Allowed]) -> String {
     let (upstream, ours) = (&results[&(number, Side::Upstream)], &results[&(number, Side::Ours)]);
     let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
         let told = |side: &str, result: &Result<Outcome, String>| {
@@ -109,18 +109,31 @@ fn verdict(
 
 /// All of them by one side.
 fn run(cluster: &TestCluster, logs: &Path, scenarios: &[Scenario], side: Side) -> Results {
-    let (next, results) = (Mutex::new(0..scenarios.len()), Mutex::new(Results::new()));
+    let controller = Mutex::new(Controller::new(cluster, logs, side));
+    if scenarios.iter().any(|scenario| scenario.controller) {
+        controller.lock().unwrap().start().unwrap();
+    }
+    let numbers = |alone: bool| -> Vec<usize> {
+        scenarios.iter().enumerate().filter(|(_, it)| it.alone == alone).map(|(number, _)| number).collect()
+    };
+    let together = numbers(false);
+    let (next, results) = (Mutex::new(together.iter()), Mutex::new(Results::new()));
+    let work = |ground: &Ground<'_>, number: usize| {
+        let result = ground.run(number, &scenarios[number], side);
+        results.lock().unwrap().insert((number, side), result);
+    };
     std::thread::scope(|scope| {
-        for _ in 0..WORKERS.min(scenarios.len()) {
+        for _ in 0..WORKERS.min(together.len()) {
             scope.spawn(|| {
-                let ground = Ground::new(cluster, logs).unwrap();
-                loop {
-                    let Some(number) = next.lock().unwrap().next() else { return };
-                    let result = ground.run(number, &scenarios[number], side);
-                    results.lock().unwrap().insert((number, side), result);
+                let ground = Ground::new(cluster, logs, &controller).unwrap();
+                while let Some(number) = { next.lock().unwrap().next() } {
+                    work(&ground, *number);
                 }
             });
         }
     });
+    // In this thread: what is started again by it must not end with it.
+    let ground = Ground::new(cluster, logs, &controller).unwrap();
+    numbers(true).into_iter().for_each(|number| work(&ground, number));
     results.into_inner().unwrap()
 }

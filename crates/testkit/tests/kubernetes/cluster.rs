@@ -10,6 +10,8 @@ mod no_leak;
 mod objects;
 mod rbac;
 mod snapshot_controller;
+mod snapshot_metadata;
+mod snapshots;
 mod static_volumes;
 mod survive;
 mod swap;

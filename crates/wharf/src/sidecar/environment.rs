@@ -17,6 +17,10 @@ pub(crate) struct Environment {
     pub(crate) kube_node_name: Option<String>,
     /// `KUBECONFIG`: credentials for the cluster.
     pub(crate) kubeconfig: Option<String>,
+    /// `TLS_CERT_PATH`: the certificate of the snapshot metadata service.
+    pub(crate) tls_cert: Option<String>,
+    /// `TLS_KEY_PATH`: its key.
+    pub(crate) tls_key: Option<String>,
     /// The host's name, which in a pod is the pod's.
     pub(crate) host_name: Option<String>,
 }
@@ -34,6 +38,8 @@ impl Environment {
             node_name: variable("NODE_NAME"),
             kube_node_name: variable("KUBE_NODE_NAME"),
             kubeconfig: variable("KUBECONFIG"),
+            tls_cert: variable("TLS_CERT_PATH"),
+            tls_key: variable("TLS_KEY_PATH"),
             host_name: host_name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()),
         }
     }

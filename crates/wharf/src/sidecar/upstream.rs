@@ -11,6 +11,7 @@ mod provisioner;
 mod registrar;
 mod resizer;
 mod snapshot_controller;
+mod snapshot_metadata;
 mod snapshotter;
 
 use std::ffi::OsStr;
@@ -37,6 +38,7 @@ pub(crate) enum Program {
     Snapshotter,
     HealthMonitor,
     SnapshotController,
+    SnapshotMetadata,
     NodeDriverRegistrar,
     LivenessProbe,
 }
@@ -55,6 +57,8 @@ pub(crate) enum Asked {
 pub(crate) enum Work {
     /// Roles of the sidecar.
     Sidecar(Box<Sidecar>),
+    /// The snapshot metadata service.
+    SnapshotMetadata(Box<wharf_sidecar::snapshot_metadata::Config>),
     /// One of the modes of the old driver-registrar.
     Legacy(legacy::Config),
 }
@@ -78,6 +82,7 @@ impl Program {
             "csi-snapshotter" | "external-snapshotter" => Some(Self::Snapshotter),
             "csi-external-health-monitor-controller" => Some(Self::HealthMonitor),
             "snapshot-controller" => Some(Self::SnapshotController),
+            "csi-snapshot-metadata" => Some(Self::SnapshotMetadata),
             "csi-node-driver-registrar" | "node-driver-registrar" | "driver-registrar" => {
                 Some(Self::NodeDriverRegistrar)
             }
@@ -109,6 +114,9 @@ impl Program {
                 Self::SnapshotController => {
                     Work::Sidecar(Box::new(snapshot_controller::asked(&mut given, environment)?))
                 }
+                Self::SnapshotMetadata => {
+                    Work::SnapshotMetadata(Box::new(snapshot_metadata::asked(&given, environment)?))
+                }
                 Self::NodeDriverRegistrar => match registrar::asked(&given, environment)? {
                     Some(work) => work,
                     None => return Ok(Asked::Nothing),
@@ -128,6 +136,7 @@ impl Program {
             Self::Snapshotter => "csi-snapshotter",
             Self::HealthMonitor => "csi-external-health-monitor-controller",
             Self::SnapshotController => "snapshot-controller",
+            Self::SnapshotMetadata => "csi-snapshot-metadata",
             Self::NodeDriverRegistrar => "csi-node-driver-registrar",
             Self::LivenessProbe => "livenessprobe",
         }
@@ -142,6 +151,7 @@ impl Program {
             Self::Snapshotter => [&snapshotter::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::HealthMonitor => [&health_monitor::FLAGS, &common::FLAGS, &logging::FLAGS],
             Self::SnapshotController => [&snapshot_controller::FLAGS, &[], &logging::FLAGS],
+            Self::SnapshotMetadata => [&snapshot_metadata::FLAGS, &[], &logging::FLAGS],
             Self::NodeDriverRegistrar => [&registrar::FLAGS, &[], &logging::FLAGS],
             Self::LivenessProbe => [&liveness::FLAGS, &[], &logging::FLAGS],
         }

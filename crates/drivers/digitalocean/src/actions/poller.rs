@@ -137,16 +137,24 @@ async fn list(shared: &Shared, client: &Client) -> Result<bool, ApiError> {
     Ok(ask(shared, client, overdue).await? || news)
 }
 
+/// Asks for each. One that is answered with an error is in nobody's way, but without any answer the rest would only
+/// take as long.
 async fn ask(shared: &Shared, client: &Client, actions: Vec<(u64, String, u64)>) -> Result<bool, ApiError> {
     let mut news = false;
+    let mut trouble = None;
     for (ticket, volume, action) in actions {
-        let action = client.action(&volume, action).await?;
-        if let Some(outcome) = outcome(action.as_ref()) {
-            shared.state().tell(ticket, outcome);
-            news = true;
+        match client.action(&volume, action).await {
+            Ok(action) => {
+                if let Some(outcome) = outcome(action.as_ref()) {
+                    shared.state().tell(ticket, outcome);
+                    news = true;
+                }
+            }
+            Err(error) if error.status().is_none() => return Err(error),
+            Err(error) => trouble = Some(error),
         }
     }
-    Ok(news)
+    trouble.map_or(Ok(news), Err)
 }
 
 impl State {

@@ -210,6 +210,8 @@ fn kind(status: u16, spoken: bool, message: &str) -> Kind {
         403 | 422 if says("capacity limit exceeded") => Kind::CapacityLimit,
         403 => Kind::Forbidden,
         404 if spoken => Kind::NotFound,
+        // The id is another thing's, so no snapshot has it.
+        400 if spoken && says("is not a snapshot") => Kind::NotFound,
         409 => Kind::Conflict,
         422 if says("This volume is already attached") => Kind::Unprocessable(Refused::AlreadyAttached),
         422 if says("already has a pending event") => Kind::Unprocessable(Refused::PendingEvent),
@@ -256,6 +258,7 @@ mod tests {
         // status, body, kind, whether a POST may have had its effect
         let table = [
             (400, spoken("bad_request", "no"), BadRequest, false),
+            (400, spoken("bad_request", "the resource is not a snapshot"), NotFound, false),
             (401, spoken("unauthorized", "Unable to authenticate you."), Unauthorized, false),
             (403, spoken("forbidden", "You are not authorized"), Forbidden, false),
             (403, spoken("forbidden", "volume/snapshot capacity limit exceeded"), CapacityLimit, false),

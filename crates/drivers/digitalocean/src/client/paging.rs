@@ -36,9 +36,16 @@ impl Client {
         self.send(&call, read).await
     }
 
-    /// Sends a call whose answer has nothing in it that matters.
+    /// Sends a call whose answer has nothing in it that matters. A page from who knows where is no success all the
+    /// same: the API says 204, or JSON.
     pub(super) async fn done(&self, call: Call) -> Result<(), ApiError> {
-        self.send(&call, |_| Ok(())).await
+        let read = |answer: &Answer| match answer.status {
+            204 => Ok(()),
+            status => serde_json::from_slice::<serde::de::IgnoredAny>(&answer.body)
+                .map(|_| ())
+                .map_err(|error| ApiError::bad_answer(&call.name, status, not_understood(&error))),
+        };
+        self.send(&call, read).await
     }
 
     /// All items of a list.

@@ -179,6 +179,13 @@ fn chain(error: &dyn std::error::Error) -> String {
 mod tests {
     use super::*;
 
+    /// Whether or not this machine has certificates, to ask for them must not panic.
+    #[test]
+    fn tls_is_there() {
+        let wire = Wire::new("https://api.digitalocean.com/", "wharf/test");
+        assert!(matches!(wire, Ok(_) | Err(ClientError::Roots(_))), "{wire:?}");
+    }
+
     #[test]
     fn urls() {
         for (url, good) in [

@@ -72,11 +72,10 @@ impl Snapshots for Controller {
 }
 
 impl Controller {
-    /// The source's snapshot of that name.
-    async fn snapshot_named(&self, wanted: &NewSnapshot) -> Result<Option<api::Snapshot>, SnapshotError> {
-        let all = self.client.snapshots_of(&wanted.source).await.map_err(BackendError::from)?;
-        let all =
-            all.ok_or_else(|| SnapshotError::NotFound(format!("there is no volume {}", wanted.source)))?;
+    /// The snapshot of that name, of whichever volume: the API lets two volumes' snapshots have one name, CSI does
+    /// not.
+    async fn snapshot_named(&self, wanted: &NewSnapshot) -> Result<Option<api::Snapshot>, BackendError> {
+        let all = self.client.snapshots(&self.region).await?;
         Ok(all.into_iter().find(|snapshot| snapshot.name == wanted.name))
     }
 }

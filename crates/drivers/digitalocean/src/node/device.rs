@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use wharf_linux::{Kernel, PathKind};
 
 use crate::names::LINK_PREFIX;
+use crate::size::GIB;
 
 /// Where things are on this machine.
 #[derive(Debug, Clone)]
@@ -83,7 +84,10 @@ pub(super) fn judge(seen: &Seen, at_least: u64) -> Verdict {
     }
     match (&look.size, &look.read) {
         (Err(why), _) | (_, Err(why)) => Verdict::NotYet(format!("{device} cannot be read: {why}")),
-        (Ok(0), _) => Verdict::NotYet(format!("{device} has no size yet")),
+        // There is no smaller volume; and attachments of the existing driver do not say how large theirs is.
+        (Ok(size), _) if *size < GIB => {
+            Verdict::NotYet(format!("{device} has {size} bytes, and no volume has less than a GiB"))
+        }
         (Ok(size), _) if *size < at_least => {
             Verdict::TooSmall(format!("{device} has {size} bytes, and the volume has {at_least}"))
         }
@@ -180,7 +184,7 @@ mod tests {
         let whole = Look {
             path: "/dev/sda".into(),
             state: Some("running\n".into()),
-            size: Ok(10),
+            size: Ok(10 * GIB),
             read: Ok(()),
             read_only: false,
         };
@@ -190,22 +194,24 @@ mod tests {
             Seen::Device(look)
         };
         let word = |seen: &Seen, at_least| match judge(seen, at_least) {
-            Verdict::Usable(size) => format!("usable {size}"),
+            Verdict::Usable(size) => format!("usable {}", size / GIB),
             Verdict::NotYet(_) => "not yet".into(),
             Verdict::TooSmall(_) => "too small".into(),
             Verdict::Never(_) => "never".into(),
         };
         for (seen, at_least, expected) in [
             (with(&|_| ()), 0, "usable 10"),
-            (with(&|_| ()), 10, "usable 10"),
+            (with(&|_| ()), 10 * GIB, "usable 10"),
             // An attachment from before an expansion.
-            (with(&|_| ()), 7, "usable 10"),
-            (with(&|_| ()), 11, "too small"),
+            (with(&|_| ()), 7 * GIB, "usable 10"),
+            (with(&|_| ()), 11 * GIB, "too small"),
             // Where the kernel says nothing of a state: loop devices, other buses.
             (with(&|look| look.state = None), 0, "usable 10"),
             (with(&|look| look.state = Some("offline\n".into())), 0, "not yet"),
             (with(&|look| look.state = Some(String::new())), 0, "not yet"),
             (with(&|look| look.size = Ok(0)), 0, "not yet"),
+            (with(&|look| look.size = Ok(GIB - 1)), 0, "not yet"),
+            (with(&|look| look.size = Ok(GIB)), 0, "usable 1"),
             (with(&|look| look.size = Err("no medium".into())), 0, "not yet"),
             (with(&|look| look.read = Err("I/O error".into())), 0, "not yet"),
             (Seen::Missing, 0, "not yet"),

@@ -1,5 +1,7 @@
 //! The API's rules as tables: what is asked, in which state, and what is answered.
 
+mod properties;
+
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,11 +1,11 @@
 //! Attached volumes as real loop devices. Needs root.
 
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use wharf_fake_digitalocean::{Fake, Half, HalfAttached, Options};
+use wharf_fake_digitalocean::{Fake, Half, HalfAttached, Options, StopError};
 use wharf_linux::{Devices as _, Linux};
 
 use crate::client::Client;
@@ -211,4 +211,31 @@ async fn dropped_it_leaves_nothing() {
 async fn real_devices_need_a_place_for_their_bytes() {
     let options = Options { attach_real: Some("/nowhere".into()), ..Options::new() };
     assert!(Fake::start(options).await.is_err());
+}
+
+/// A node that died with a volume mounted: the cloud takes the volume away all the same, and waits for nobody.
+#[tokio::test]
+async fn a_device_in_use_goes_when_it_is_let_go_of() {
+    let place = Place::new().await;
+    let id = place.create("pvc-a", "").await;
+    place.attach(&id, 1).await;
+    let link = place.link(1, "pvc-a");
+    until("the device appears", || size(&link).is_some()).await;
+    // As a mount holds it.
+    let excl = rustix::fs::OFlags::EXCL.bits() as i32;
+    let held = std::fs::OpenOptions::new().read(true).custom_flags(excl).open(&link).unwrap();
+    place.detach(&id, 1).await;
+    until("the link goes", || !link.is_symlink()).await;
+    assert_eq!(loops_of(&id), 1);
+    // Meanwhile another droplet gets it, and has the same bytes.
+    place.attach(&id, 2).await;
+    until("the other has it", || size(&place.link(2, "pvc-a")).is_some()).await;
+    assert_eq!(loops_of(&id), 1);
+    let Place { root, fake, client } = place;
+    let stopped = fake.stop().await;
+    assert!(matches!(stopped, Err(StopError::Devices(_))), "{stopped:?}");
+    drop((held, client));
+    let (fake, _) = begin(root.path()).await;
+    fake.stop().await.unwrap();
+    assert_eq!(loops_of(&id), 0);
 }

@@ -160,7 +160,13 @@ pub(crate) fn patched(object: &Value, patch: &Patch) -> Option<Value> {
                 apply(&mut changed, operation)?;
             }
         }
-        Patch::Merge(body) => merge(&mut changed, body),
+        Patch::Merge(body) => {
+            let wanted = text(body, "/metadata/resourceVersion");
+            if !wanted.is_empty() && wanted != text(object, "/metadata/resourceVersion") {
+                return None;
+            }
+            merge(&mut changed, body);
+        }
         Patch::Strategic(_) => panic!("not used here"),
     }
     let added =

@@ -313,6 +313,12 @@ fn two_for_one_handle() {
         (released().beside(volume("b")).beside(volume("a")).beside(volume("z")), wait("a")),
         (released().beside(volume("z")), ReclaimStep::DeleteObject),
         (released().beside(volume("z")).deleting(), ReclaimStep::Release),
+        // Those too that are on their way out, and those that are not guarded yet.
+        (
+            released().beside(other("z", "/metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z"))),
+            ReclaimStep::DeleteObject,
+        ),
+        (released().beside(other("z", "/metadata/finalizers", json!(["x"]))), ReclaimStep::DeleteObject),
         // One that is on its way out with nothing of ours on it is not ours to count on.
         (
             released().deleting().beside({

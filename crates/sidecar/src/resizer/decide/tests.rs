@@ -5,7 +5,7 @@ use tonic::Code;
 use wharf_model::VolumeAttributesClass;
 
 use super::*;
-use crate::resizer::memory::{Expansion, Failure, Memory, Modification};
+use crate::resizer::memory::{Expansion, Failure, Modification};
 use crate::resizer::view::{Can, Classes};
 
 const NOW: Time = Time(100_000);
@@ -506,5 +506,29 @@ fn reasons_are_sentences() {
         (LARGE_ENOUGH, "LargeEnough"),
     ] {
         assert_eq!(reason.to_string(), text);
+    }
+}
+
+/// sidecars.md 1.3 "Writes": the volume is written also when its claim went while the driver was at it. Seen beside
+/// upstream: a kept volume had its old size although the driver had expanded it.
+#[test]
+fn what_the_driver_did_outlives_the_claim() {
+    let expanded = |on_node| {
+        let done = Expanded { asked: size("8Gi"), size: size("8Gi"), on_node };
+        expanding(Expansion { expanded: Some(done), ..Expansion::default() })
+    };
+    let applied = modifying(Modification { applied: Some("gold".into()), ..Modification::default() });
+    let mut golden = volume("5Gi");
+    golden.spec.volume_attributes_class_name = Some("gold".into());
+    for (memory, volume, expected) in [
+        (&expanded(false), &volume("5Gi"), Some(Step::Grow { size: size("8Gi"), on_node: false })),
+        (&expanded(true), &volume("5Gi"), Some(Step::Grow { size: size("8Gi"), on_node: true })),
+        (&expanded(true), &volume("8Gi"), None),
+        (&expanded(true), &volume("9Gi"), None),
+        (&applied, &volume("5Gi"), Some(Step::RecordClass { target: "gold".into() })),
+        (&applied, &golden, None),
+        (&Memory::default(), &volume("5Gi"), None),
+    ] {
+        assert_eq!(outliving(memory, volume), expected, "{memory:?} {volume:?}");
     }
 }

@@ -14,10 +14,10 @@ use wharf_testkit::{Beside, TestCluster, TestPool, built, leftovers};
 use super::MINUTE;
 use super::objects::class;
 
-const DRIVER: &str = "local.csi.wharf.dev";
-const BOUND: &str = "jsonpath={.status.phase}=Bound";
-const READY: &str = "condition=Ready";
-const GIB: u64 = 1 << 30;
+pub(super) const DRIVER: &str = "local.csi.wharf.dev";
+pub(super) const BOUND: &str = "jsonpath={.status.phase}=Bound";
+pub(super) const READY: &str = "condition=Ready";
+pub(super) const GIB: u64 = 1 << 30;
 
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
@@ -47,8 +47,8 @@ fn one_process_on_each_node_is_all_it_takes() {
 }
 
 /// The cluster, and what runs on its nodes.
-struct Story<'a> {
-    cluster: &'a TestCluster,
+pub(super) struct Story<'a> {
+    pub(super) cluster: &'a TestCluster,
     nodes: RefCell<Vec<Node>>,
 }
 
@@ -59,7 +59,7 @@ struct Node {
 }
 
 impl<'a> Story<'a> {
-    fn new(cluster: &'a TestCluster) -> Self {
+    pub(super) fn new(cluster: &'a TestCluster) -> Self {
         cluster.apply(&format!(
             r#"
 apiVersion: storage.k8s.io/v1
@@ -72,7 +72,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// A pool, and the driver on it.
-    fn add_node(&self, name: &str, fs: FsType, size: u64) {
+    pub(super) fn add_node(&self, name: &str, fs: FsType, size: u64) {
         let cluster = self.cluster;
         let root = cluster.kubelet_root(name);
         let plugin = root.join("plugins").join(DRIVER);
@@ -103,7 +103,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// The classes, and the room that each node tells for them.
-    fn classes(&self) {
+    pub(super) fn classes(&self) {
         let waits = "volumeBindingMode: WaitForFirstConsumer";
         let of = |fs: &str| format!("parameters: {{csi.storage.k8s.io/fstype: {fs}}}\n{waits}");
         self.cluster.apply(
@@ -131,12 +131,12 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// The node of a pod.
-    fn place(&self, pod: &str) -> String {
+    pub(super) fn place(&self, pod: &str) -> String {
         self.cluster.field(&format!("pod/{pod}"), ".spec.nodeName")
     }
 
     /// What a command in a pod prints.
-    fn run(&self, pod: &str, command: &str) -> String {
+    pub(super) fn run(&self, pod: &str, command: &str) -> String {
         self.cluster.kubectl(&["exec", pod, "--", "sh", "-c", command])
     }
 
@@ -147,7 +147,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// Deletes a pod and its claim, and waits for the volume's end.
-    fn delete(&self, pods: &[&str], claims: &[&str]) {
+    pub(super) fn delete(&self, pods: &[&str], claims: &[&str]) {
         let volumes: Vec<String> = claims
             .iter()
             .map(|claim| self.cluster.field(&format!("pvc/{claim}"), ".spec.volumeName"))
@@ -160,7 +160,7 @@ spec: {{attachRequired: false, podInfoOnMount: false, fsGroupPolicy: File, stora
     }
 
     /// Nothing is left on any node, and each process ends cleanly.
-    fn end(&self) {
+    pub(super) fn end(&self) {
         assert_eq!(self.cluster.names("pv"), Vec::<String>::new());
         for node in self.nodes.borrow_mut().iter_mut() {
             let staging = self.cluster.kubelet_root(&node.name).join("plugins");

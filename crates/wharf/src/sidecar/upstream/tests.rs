@@ -32,7 +32,7 @@ fn work(program: Program, line: &str, environment: &Environment) -> (Work, Vec<S
 fn sidecar_in(program: Program, line: &str, environment: &Environment) -> (Sidecar, Vec<String>) {
     match work(program, line, environment) {
         (Work::Sidecar(sidecar), warnings) => (*sidecar, warnings),
-        (Work::Legacy(_), _) => panic!("{line}: an old mode"),
+        (Work::Legacy(_) | Work::SnapshotMetadata(_), _) => panic!("{line}: not a sidecar"),
     }
 }
 
@@ -61,6 +61,7 @@ fn programs_by_their_names() {
         ("/csi-snapshotter", Some(Program::Snapshotter)),
         ("/csi-external-health-monitor-controller", Some(Program::HealthMonitor)),
         ("/snapshot-controller", Some(Program::SnapshotController)),
+        ("/csi-snapshot-metadata", Some(Program::SnapshotMetadata)),
         ("/csi-node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("node-driver-registrar", Some(Program::NodeDriverRegistrar)),
         ("driver-registrar", Some(Program::NodeDriverRegistrar)),
@@ -162,6 +163,40 @@ fn a_livenessprobes_manifest() {
 }
 
 #[test]
+fn a_snapshot_metadata_services_manifest() {
+    let program = Program::SnapshotMetadata;
+    let config = |line: &str, environment: &Environment| match work(program, line, environment) {
+        (Work::SnapshotMetadata(config), warnings) => (*config, warnings),
+        _ => panic!("{line}: another program"),
+    };
+    let files = "--tls-cert=/c --tls-key=/k";
+    let (least, _) = config(files, &environment());
+    assert_eq!(least.driver.path(), Path::new("/run/csi/socket"));
+    assert_eq!((least.tls.cert.as_path(), least.tls.key.as_path()), (Path::new("/c"), Path::new("/k")));
+    assert_eq!(least.address.to_string(), ":50051");
+    assert_eq!(least.pages.map(|address| address.to_string()).as_deref(), Some(":8080"));
+    assert_eq!((least.longest, least.audience, least.tls.only_1_3), (Duration::from_secs(600), None, false));
+    let named = Environment { tls_cert: Some("/c".into()), tls_key: Some("/k".into()), ..environment() };
+    let line = "--v=5 --csi-address=/csi/csi.sock --port=1 --audience=a --max-streaming-duration-min=2 \
+                --disable-metrics --http-endpoint=:2 --tls-min-version=VersionTLS13 --timeout=10s \
+                --tls-cipher-suites=X --kube-api-qps=20";
+    let (full, warnings) = config(line, &named);
+    assert_eq!((full.address.to_string().as_str(), full.audience.as_deref()), (":1", Some("a")));
+    assert_eq!((full.longest, full.metrics, full.tls.only_1_3), (Duration::from_secs(120), None, true));
+    assert_eq!((full.connect.qps, full.connect.burst), (Some(20.0), Some(10)));
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
+    for (line, said) in [
+        ("", "-tls-cert is required"),
+        ("--tls-cert=/c", "-tls-key is required"),
+        (&*format!("{files} --port=0"), "not a port"),
+        (&*format!("{files} --tls-min-version=VersionTLS10"), "VersionTLS12 and VersionTLS13"),
+        (&*format!("{files} --leader-election"), "there is no flag"),
+    ] {
+        refused(program, line, said);
+    }
+}
+
+#[test]
 fn verbosity_and_format_of_logs() {
     const DEBUG: &str = "info,wharf=debug,wharf_csi=debug,wharf_sidecar=debug,wharf_cluster=debug";
     for (line, rust_log, level, format) in [
@@ -228,6 +263,7 @@ fn the_documentation_has_every_flag() {
         &snapshotter::FLAGS,
         &health_monitor::FLAGS,
         &snapshot_controller::FLAGS,
+        &snapshot_metadata::FLAGS,
         &common::FLAGS,
         &registrar::FLAGS,
         &liveness::FLAGS,
@@ -248,6 +284,7 @@ fn no_flag_stands_twice() {
         Program::Snapshotter,
         Program::HealthMonitor,
         Program::SnapshotController,
+        Program::SnapshotMetadata,
         Program::NodeDriverRegistrar,
         Program::LivenessProbe,
     ] {

@@ -161,3 +161,20 @@ fn what_a_volume_touches() {
     assert_eq!(census.of_class("e"), []);
     assert_eq!(subject("c", "a").text(), "c@zone=a");
 }
+
+/// Where a term names one place, the others need not be looked at: a cluster may have thousands.
+#[test]
+fn terms_that_name_one_place() {
+    let zone_a = json!({"key": "zone", "operator": "In", "values": ["a"]});
+    let rack = json!({"key": "rack", "operator": "In", "values": ["1"]});
+    for (term, expected) in [
+        (json!({"matchExpressions": [zone_a]}), Some(zone("a"))),
+        (json!({"matchExpressions": [zone_a, rack]}), Some(place(&[("zone", "a"), ("rack", "1")]))),
+        (json!({"matchExpressions": [zone_a, {"key": "x", "operator": "Exists"}]}), None),
+        (json!({"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}), None),
+        (json!({"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]}), None),
+        (json!({"matchExpressions": [zone_a], "matchFields": [zone_a]}), None),
+    ] {
+        assert_eq!(exact_place(&of(term.clone())), expected, "{term}");
+    }
+}

@@ -1,0 +1,16 @@
+//! The client half against the double of the API: every answer, every limit, every way in which a connection ends.
+
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod attaching;
+mod down;
+mod errors;
+mod killed;
+mod limits;
+mod listing;
+mod machine;
+mod polling;
+mod queueing;
+mod resets;
+mod support;
+mod token;

@@ -1,0 +1,108 @@
+//! A double, a client for it, and counting.
+
+use std::time::Duration;
+
+use wharf_driver_digitalocean::actions::Pace;
+use wharf_driver_digitalocean::api::{NewVolume, Volume};
+use wharf_driver_digitalocean::{Attachments, Client, ClientOptions, Token};
+use wharf_fake_digitalocean::{Fake, Fault, Options, What};
+
+pub(crate) const REGION: &str = "nyc3";
+pub(crate) const TOKEN: &str = "dop_v1_secret";
+
+/// Ten times as quick as the real thing, and more.
+pub(crate) const PACE: Pace = Pace {
+    patience: Duration::from_secs(20),
+    first: Duration::from_millis(50),
+    longest: Duration::from_millis(250),
+};
+
+pub(crate) struct Bench {
+    pub(crate) fake: Fake,
+    pub(crate) client: Client,
+    pub(crate) attachments: Attachments,
+}
+
+/// No limits but those that a test sets, quick actions, droplets 1 to 5.
+pub(crate) fn options() -> Options {
+    let options = (1..=5).fold(Options::new().token(TOKEN), |options, id| options.droplet(id, REGION));
+    options.knobs(|knobs| {
+        knobs.action_delay_ms = 100;
+        knobs.requests_per_minute = 0;
+        knobs.requests_per_hour = 0;
+        knobs.volume_limit = 0;
+        knobs.snapshot_interval_ms = 0;
+    })
+}
+
+pub(crate) fn client_options(url: String) -> ClientOptions {
+    let mut options = ClientOptions::new(url, Token::fixed(TOKEN).unwrap());
+    options.requests_a_minute = 100_000;
+    options.patience = Duration::from_secs(10);
+    options
+}
+
+pub(crate) async fn bench() -> Bench {
+    bench_with(options(), |_| {}, PACE).await
+}
+
+pub(crate) async fn bench_with(
+    options: Options,
+    change: impl FnOnce(&mut ClientOptions),
+    pace: Pace,
+) -> Bench {
+    let fake = Fake::start(options).await.unwrap();
+    let mut wanted = client_options(fake.url());
+    change(&mut wanted);
+    let client = Client::new(wanted).unwrap();
+    let attachments = Attachments::new(client.clone(), REGION, pace);
+    Bench { fake, client, attachments }
+}
+
+pub(crate) fn new_volume(name: &str) -> NewVolume {
+    NewVolume { name: name.into(), region: REGION.into(), size_gigabytes: 10, ..NewVolume::default() }
+}
+
+impl Bench {
+    /// Makes a volume and forgets that it took a request.
+    pub(crate) async fn volume(&self, name: &str) -> Volume {
+        let volume = self.client.create_volume(&new_volume(name)).await.unwrap();
+        self.fake.forget_requests();
+        volume
+    }
+
+    /// The same, attached.
+    pub(crate) async fn attached(&self, name: &str, droplet: u64) -> Volume {
+        let volume = self.volume(name).await;
+        let volume = self.attachments.attach(&volume.id, droplet).await.unwrap();
+        self.fake.forget_requests();
+        volume
+    }
+
+    pub(crate) fn fault(&self, what: What, method: &str, path: &str, times: u64) {
+        self.fake.add_fault(Fault::new(what).at(method, path).times(times));
+    }
+
+    /// `POST`, or `POST attach` for an action.
+    pub(crate) fn seen(&self) -> Vec<String> {
+        let word = |method: String, action: Option<String>| match action {
+            Some(action) => format!("{method} {action}"),
+            None => method,
+        };
+        self.fake.requests().into_iter().map(|request| word(request.method, request.action)).collect()
+    }
+
+    /// How many requests had this method and, where told, this action.
+    pub(crate) fn count(&self, what: &str) -> usize {
+        self.seen().iter().filter(|seen| *seen == what).count()
+    }
+
+    pub(crate) fn refusals(&self) -> Vec<u16> {
+        self.fake.requests().iter().filter_map(|request| request.status).filter(|code| *code >= 400).collect()
+    }
+
+    /// Where a volume is, says the double.
+    pub(crate) fn place(&self, volume: &str) -> Option<u64> {
+        self.fake.state().volumes[volume].attached.map(|attached| attached.droplet)
+    }
+}

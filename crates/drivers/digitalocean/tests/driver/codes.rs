@@ -1,0 +1,130 @@
+//! Refusals as they arrive at an orchestrator, and that they have no side effects.
+
+use tonic::Code;
+use wharf_csi::v1;
+use wharf_driver_digitalocean::{Account, Standing};
+
+use crate::support::{Bench, GIB, HERE, THERE, TOKEN, mount, new_volume, refused, restored};
+
+const NOBODY: &str = "506f78a4-e098-11e5-ad9f-000f53306ae1";
+
+#[tokio::test]
+async fn what_is_not_there() {
+    let bench = Bench::new().await;
+    let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    bench.fake.forget_requests();
+    refused(bench.attach(NOBODY, &HERE.to_string()).await, Code::NotFound, NOBODY);
+    refused(bench.attach(&id, "999").await, Code::NotFound, "999");
+    refused(bench.attach(&id, "a-name").await, Code::NotFound, "a-name");
+    refused(bench.expand(NOBODY, GIB).await, Code::NotFound, NOBODY);
+    refused(bench.snapshot("s", NOBODY).await, Code::NotFound, "");
+    refused(bench.call(restored("pvc-2", GIB, NOBODY)).await, Code::NotFound, NOBODY);
+    for id in [NOBODY, "not-a-uuid", "../volumes"] {
+        bench.delete(id).await.unwrap();
+        bench.delete_snapshot(id).await.unwrap();
+        bench.detach(id, &HERE.to_string()).await.unwrap();
+        bench.detach(id, "").await.unwrap();
+    }
+    bench.detach(&id, "999").await.unwrap();
+    bench.detach(&id, "a-name").await.unwrap();
+    let state = bench.fake.state();
+    assert_eq!((state.volumes.len(), state.snapshots.len()), (1, 0));
+    assert_eq!(state.volumes[&id].attached, None);
+}
+
+#[tokio::test]
+async fn what_is_in_the_way() {
+    let bench = Bench::new().await;
+    let (here, there) = (HERE.to_string(), THERE.to_string());
+    let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    bench.attach(&id, &here).await.unwrap();
+    refused(bench.attach(&id, &there).await, Code::FailedPrecondition, "attached to the wrong droplet (101)");
+    refused(bench.delete(&id).await, Code::FailedPrecondition, "detach it first");
+    bench.detach(&id, &there).await.unwrap();
+    refused(bench.detach(&id, "a-name").await, Code::NotFound, "101");
+    assert_eq!(
+        bench.fake.state().volumes[&id].attached.unwrap().droplet,
+        HERE,
+        "nothing of that had an effect"
+    );
+    let readonly = v1::ControllerPublishVolumeRequest {
+        volume_id: id.clone(),
+        node_id: here.clone(),
+        volume_capability: Some(mount("")),
+        readonly: true,
+        ..Default::default()
+    };
+    refused(bench.call(readonly).await, Code::AlreadyExists, "for writing");
+
+    refused(bench.create("pvc-1", 2 * GIB).await, Code::AlreadyExists, "1 GiB");
+    let elsewhere = v1::Topology { segments: [("region".to_owned(), "ams3".to_owned())].into() };
+    let far = v1::TopologyRequirement { requisite: vec![elsewhere], preferred: vec![] };
+    let far = v1::CreateVolumeRequest { accessibility_requirements: Some(far), ..new_volume("pvc-2", GIB) };
+    refused(bench.call(far).await, Code::ResourceExhausted, "nyc3");
+    refused(bench.create("pvc-2", 17 << 40).await, Code::OutOfRange, "16 TiB");
+    let tight = Some(v1::CapacityRange { required_bytes: GIB / 2, limit_bytes: GIB - 1 });
+    let tight = v1::CreateVolumeRequest { capacity_range: tight, ..new_volume("pvc-2", 0) };
+    refused(bench.call(tight).await, Code::OutOfRange, "whole GiB");
+    assert_eq!(bench.fake.state().volumes.len(), 1);
+}
+
+#[tokio::test]
+async fn limits() {
+    let bench = Bench::new().await;
+    let here = HERE.to_string();
+    bench.fake.set_knobs(|knobs| (knobs.volumes_per_droplet, knobs.capacity_gigabytes) = (1, 4));
+    let one = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    let two = bench.create("pvc-2", GIB).await.unwrap().volume_id;
+    refused(bench.create("pvc-3", 3 * GIB).await, Code::ResourceExhausted, "volume limit has been reached");
+    refused(bench.expand(&one, 9 * GIB).await, Code::OutOfRange, "volume limit has been reached");
+    bench.attach(&one, &here).await.unwrap();
+    refused(bench.attach(&two, &here).await, Code::ResourceExhausted, "101");
+
+    // A restored volume that cannot grow is not left behind half made.
+    let snapshot = bench.snapshot("snapshot-1", &one).await.unwrap();
+    let copy = bench.call(restored("pvc-4", 5 * GIB, &snapshot.snapshot_id)).await;
+    refused(copy, Code::ResourceExhausted, "volume limit has been reached");
+    assert_eq!(bench.fake.state().volumes.len(), 2);
+
+    // One snapshot of a volume in ten minutes.
+    bench.fake.set_knobs(|knobs| knobs.snapshot_interval_ms = 600_000);
+    refused(bench.snapshot("snapshot-2", &one).await, Code::Unavailable, "ten minutes");
+}
+
+#[tokio::test]
+async fn a_token_that_was_revoked_and_an_account_that_is_full() {
+    let bench = Bench::new().await;
+    let account = Account::new(bench.client());
+    assert_eq!(account.check().await, Standing::Good);
+    bench.fake.revoke_token(TOKEN);
+    refused(bench.create("pvc-1", GIB).await, Code::Unauthenticated, "token");
+    // B9: asked rarely, however often somebody wants to know.
+    bench.fake.forget_requests();
+    for _ in 0..20 {
+        assert_eq!(account.check().await, Standing::Good);
+    }
+    assert_eq!(bench.asked("GET", "/v2/account"), 0);
+    assert!(matches!(Account::new(bench.client()).check().await, Standing::Refused(_)));
+    bench.fake.allow_token(TOKEN);
+    bench.create("pvc-1", GIB).await.unwrap();
+
+    // B9: of all regions.
+    bench.fake.set_knobs(|knobs| knobs.volume_limit = 1);
+    let full = Account::new(bench.client()).check().await;
+    assert_eq!(full, Standing::Full { volumes: 1, limit: 1 });
+}
+
+#[tokio::test]
+async fn volumes_that_exist_get_the_tag_when_they_are_attached() {
+    let bench = Bench::with(|config| config.tag = Some("k8s:test".into())).await;
+    let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    bench.fake.change(|state, _| {
+        state.tags.clear();
+        state.volumes.values_mut().for_each(|volume| volume.tags.clear());
+    });
+    bench.attach(&id, &HERE.to_string()).await.unwrap();
+    assert_eq!(bench.fake.state().volumes[&id].tags, ["k8s:test"]);
+    bench.fake.forget_requests();
+    bench.attach(&id, &HERE.to_string()).await.unwrap();
+    assert_eq!(bench.asked("POST", "/v2/tags/*"), 0, "once is enough");
+}

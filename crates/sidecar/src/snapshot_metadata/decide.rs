@@ -1,0 +1,213 @@
+//! The rules: who may ask, of which snapshot, and what they are told if not. Words and codes are upstream's, since
+//! backup programs act on them.
+
+use serde::Deserialize;
+use tonic::{Code, Status};
+use wharf_model::snapshot::names::IS_DEFAULT_CLASS;
+use wharf_model::snapshot::secrets::SnapshotSecretError;
+use wharf_model::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+
+/// What is asked, of either kind.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    /// Who asks. Never printed.
+    pub(super) token: String,
+    /// The snapshot's namespace.
+    pub(super) namespace: String,
+    /// Its name.
+    pub(super) snapshot: String,
+    /// The driver's name of an older snapshot: then what differs from it is asked for.
+    pub(super) base: Option<String>,
+}
+
+/// Why a question is not answered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("securityToken is missing")]
+    NoToken,
+    #[error("namespace parameter cannot be empty")]
+    NoNamespace,
+    #[error("snapshotName cannot be empty")]
+    NoSnapshotName,
+    #[error("targetSnapshotName cannot be empty")]
+    NoTargetName,
+    #[error("baseSnapshotId cannot be empty")]
+    NoBase,
+    #[error("VolumeSnapshot '{snapshot}' does not belong to the CSI driver '{driver}'")]
+    OtherDriver { snapshot: String, driver: String },
+    #[error("failed to authenticate user: {0}")]
+    Authentication(String),
+    #[error("unauthenticated user")]
+    Unauthenticated,
+    #[error("failed to authorize the user: {0}")]
+    Authorization(String),
+    #[error("user does not have permissions to perform the operation: {0}")]
+    Denied(String),
+    #[error("the CSI driver is not yet ready")]
+    DriverNotReady,
+    #[error("failed to get VolumeSnapshot '{namespace}/{name}': {why}")]
+    Snapshot { namespace: String, name: String, why: String },
+    #[error("the VolumeSnapshot is not yet ready, name: {0}")]
+    SnapshotNotReady(String),
+    #[error("boundVolumeSnapshotContentName is not set in VolumeSnapshot status, name: {0}")]
+    NotBound(String),
+    #[error("failed to get VolumeSnapshotContent '{name}': {why}")]
+    Content { name: String, why: String },
+    #[error("the VolumeSnapshotContent is not yet ready, name: {0}")]
+    ContentNotReady(String),
+    #[error("snapshotHandle is not set in VolumeSnapshotContent status, name: {0}")]
+    NoHandle(String),
+    #[error("failed to get VolumeSnapshotClass '{name}': {why}")]
+    Class { name: String, why: String },
+    #[error("failed to list VolumeSnapshotClasses: {0}")]
+    Classes(String),
+    #[error("multiple default VolumeSnapshotClasses are set for the CSI driver '{0}'")]
+    ManyDefaults(String),
+    #[error("no default VolumeSnapshotClass is set for the CSI driver '{0}'")]
+    NoDefault(String),
+    #[error("invalid snapshotter secret parameters in VolumeSnapshotClass: {0}")]
+    SecretParameters(#[from] SnapshotSecretError),
+    #[error("failed to get credentials: {0}")]
+    Credentials(String),
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        let code = match &refusal {
+            Refusal::NoToken
+            | Refusal::NoNamespace
+            | Refusal::NoSnapshotName
+            | Refusal::NoTargetName
+            | Refusal::NoBase
+            | Refusal::OtherDriver { .. } => Code::InvalidArgument,
+            Refusal::Authentication(_) | Refusal::Authorization(_) => Code::Internal,
+            Refusal::Unauthenticated => Code::Unauthenticated,
+            Refusal::Denied(_) => Code::PermissionDenied,
+            Refusal::DriverNotReady
+            | Refusal::Snapshot { .. }
+            | Refusal::SnapshotNotReady(_)
+            | Refusal::NotBound(_)
+            | Refusal::Content { .. }
+            | Refusal::ContentNotReady(_)
+            | Refusal::NoHandle(_)
+            | Refusal::Class { .. }
+            | Refusal::Classes(_)
+            | Refusal::ManyDefaults(_)
+            | Refusal::NoDefault(_)
+            | Refusal::SecretParameters(_)
+            | Refusal::Credentials(_) => Code::Unavailable,
+        };
+        Self::new(code, refusal.to_string())
+    }
+}
+
+impl Question {
+    /// Whether everything is there that a question needs.
+    pub(super) fn checked(self) -> Result<Self, Refusal> {
+        match &self {
+            Self { token, .. } if token.is_empty() => Err(Refusal::NoToken),
+            Self { namespace, .. } if namespace.is_empty() => Err(Refusal::NoNamespace),
+            Self { base: Some(base), .. } if base.is_empty() => Err(Refusal::NoBase),
+            Self { snapshot, base: Some(_), .. } if snapshot.is_empty() => Err(Refusal::NoTargetName),
+            Self { snapshot, base: None, .. } if snapshot.is_empty() => Err(Refusal::NoSnapshotName),
+            _ => Ok(self),
+        }
+    }
+}
+
+/// A user, as the server knows them; handed on as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct User {
+    pub(super) username: String,
+    pub(super) uid: String,
+    pub(super) groups: Option<Vec<String>>,
+    pub(super) extra: Option<serde_json::Value>,
+}
+
+/// What the server says of a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct TokenStatus {
+    pub(super) authenticated: bool,
+    pub(super) audiences: Option<Vec<String>>,
+    pub(super) user: User,
+}
+
+/// The user of a token that is valid, and meant for this audience. A server that names no audience has not looked.
+pub(super) fn authenticated(status: TokenStatus, audience: &str) -> Result<User, Refusal> {
+    let meant = status.audiences.iter().flatten().any(|named| named == audience);
+    match status.authenticated && meant && !audience.is_empty() {
+        true => Ok(status.user),
+        false => Err(Refusal::Unauthenticated),
+    }
+}
+
+/// What the server says of a user's rights.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub(super) struct AccessStatus {
+    pub(super) allowed: bool,
+    pub(super) denied: bool,
+    pub(super) reason: String,
+}
+
+/// Whether the user may.
+pub(super) fn allowed(status: AccessStatus) -> Result<(), Refusal> {
+    match status.allowed && !status.denied {
+        true => Ok(()),
+        false => Err(Refusal::Denied(status.reason)),
+    }
+}
+
+/// The content of a snapshot that can be asked about.
+pub(super) fn content_name(snapshot: &VolumeSnapshot) -> Result<&str, Refusal> {
+    let name = || snapshot.metadata.name.clone();
+    let status = snapshot.status.as_ref().filter(|status| status.ready_to_use == Some(true));
+    let status = status.ok_or_else(|| Refusal::SnapshotNotReady(name()))?;
+    let bound = status.bound_volume_snapshot_content_name.as_deref().filter(|bound| !bound.is_empty());
+    bound.ok_or_else(|| Refusal::NotBound(name()))
+}
+
+/// The driver's name of a snapshot. A content that does not name the snapshot is another's, whatever the snapshot says.
+pub(super) fn handle<'a>(
+    snapshot: &VolumeSnapshot,
+    content: &'a VolumeSnapshotContent,
+    driver: &str,
+) -> Result<&'a str, Refusal> {
+    let name = || content.metadata.name.clone();
+    let status = content.status.as_ref().filter(|status| status.ready_to_use == Some(true));
+    let status = status.ok_or_else(|| Refusal::ContentNotReady(name()))?;
+    let handle = status.snapshot_handle.as_deref().filter(|handle| !handle.is_empty());
+    let handle = handle.ok_or_else(|| Refusal::NoHandle(name()))?;
+    if content.spec.driver != driver {
+        let snapshot = snapshot.metadata.name.clone();
+        return Err(Refusal::OtherDriver { snapshot, driver: driver.to_owned() });
+    }
+    let named = &content.spec.volume_snapshot_ref;
+    let meta = &snapshot.metadata;
+    let ours =
+        named.name == meta.name && Some(&named.namespace) == meta.namespace.as_ref() && named.uid == meta.uid;
+    match ours {
+        true => Ok(handle),
+        false => Err(Refusal::NotBound(snapshot.metadata.name.clone())),
+    }
+}
+
+/// The driver's default class, for a snapshot that names none.
+pub(super) fn default_class<'a>(
+    classes: &'a [VolumeSnapshotClass],
+    driver: &str,
+) -> Result<&'a VolumeSnapshotClass, Refusal> {
+    let mut defaults = classes.iter().filter(|class| {
+        class.driver == driver && class.metadata.annotation(IS_DEFAULT_CLASS) == Some("true")
+    });
+    match (defaults.next(), defaults.next()) {
+        (Some(class), None) => Ok(class),
+        (None, _) => Err(Refusal::NoDefault(driver.to_owned())),
+        (Some(_), Some(_)) => Err(Refusal::ManyDefaults(driver.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! Who is answered, as tables.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn question(token: &str, namespace: &str, snapshot: &str, base: Option<&str>) -> Question {
+    Question {
+        token: token.into(),
+        namespace: namespace.into(),
+        snapshot: snapshot.into(),
+        base: base.map(str::to_owned),
+    }
+}
+
+#[test]
+fn questions_need_all_their_parts() {
+    for (question, refusal) in [
+        (question("t", "n", "s", None), None),
+        (question("t", "n", "s", Some("b")), None),
+        (question("", "n", "s", None), Some(Refusal::NoToken)),
+        (question("t", "", "s", None), Some(Refusal::NoNamespace)),
+        (question("t", "n", "", None), Some(Refusal::NoSnapshotName)),
+        (question("t", "n", "", Some("b")), Some(Refusal::NoTargetName)),
+        (question("t", "n", "s", Some("")), Some(Refusal::NoBase)),
+    ] {
+        let refused = question.checked().err();
+        assert_eq!(refused, refusal);
+        if let Some(refusal) = refusal {
+            assert_eq!(Status::from(refusal).code(), Code::InvalidArgument);
+        }
+    }
+}
+
+#[test]
+fn a_token_is_valid_for_its_audience_only() {
+    let status = |authenticated, audiences: Value| -> TokenStatus {
+        let user = json!({"username": "u", "groups": ["g"], "extra": {"k": ["v"]}});
+        serde_json::from_value(json!({"authenticated": authenticated, "audiences": audiences, "user": user}))
+            .unwrap()
+    };
+    let user = User {
+        username: "u".into(),
+        groups: Some(vec!["g".into()]),
+        extra: Some(json!({"k": ["v"]})),
+        ..User::default()
+    };
+    for (status, audience, known) in [
+        (status(true, json!(["a"])), "a", true),
+        (status(true, json!(["x", "a"])), "a", true),
+        (status(true, json!(["x"])), "a", false),
+        (status(true, json!([])), "a", false),
+        // A server without audiences.
+        (status(true, Value::Null), "a", false),
+        (status(false, json!(["a"])), "a", false),
+        (status(true, json!([""])), "", false),
+        (serde_json::from_value(json!({"error": "invalid bearer token"})).unwrap(), "a", false),
+    ] {
+        let row = format!("{status:?} {audience}");
+        let expected = if known { Ok(user.clone()) } else { Err(Refusal::Unauthenticated) };
+        assert_eq!(authenticated(status, audience), expected, "{row}");
+    }
+    assert_eq!(Status::from(Refusal::Unauthenticated).code(), Code::Unauthenticated);
+}
+
+#[test]
+fn rights() {
+    for (allow, denied, ok) in [(true, false, true), (true, true, false), (false, false, false)] {
+        let status = AccessStatus { allowed: allow, denied, reason: "no".into() };
+        assert_eq!(allowed(status).is_ok(), ok, "{allow} {denied}");
+    }
+    let denied = Status::from(Refusal::Denied("no".into()));
+    assert_eq!(denied.code(), Code::PermissionDenied);
+    assert_eq!(denied.message(), "user does not have permissions to perform the operation: no");
+}
+
+fn snapshot(edit: impl FnOnce(&mut Value)) -> VolumeSnapshot {
+    let mut snapshot = json!({
+        "metadata": {"name": "s", "namespace": "n", "uid": "u"},
+        "status": {"readyToUse": true, "boundVolumeSnapshotContentName": "c"},
+    });
+    edit(&mut snapshot);
+    serde_json::from_value(snapshot).unwrap()
+}
+
+fn content(edit: impl FnOnce(&mut Value)) -> VolumeSnapshotContent {
+    let mut content = json!({
+        "metadata": {"name": "c"},
+        "spec": {"driver": "d", "volumeSnapshotRef": {"namespace": "n", "name": "s", "uid": "u"}},
+        "status": {"readyToUse": true, "snapshotHandle": "h"},
+    });
+    edit(&mut content);
+    serde_json::from_value(content).unwrap()
+}
+
+#[test]
+fn snapshots_that_can_be_asked_about() {
+    assert_eq!(content_name(&snapshot(|_| {})), Ok("c"));
+    let not_ready = || Err(Refusal::SnapshotNotReady("s".into()));
+    for (other, expected) in [
+        (snapshot(|s| s["status"] = Value::Null), not_ready()),
+        (snapshot(|s| s["status"]["readyToUse"] = json!(false)), not_ready()),
+        (
+            snapshot(|s| s["status"]["boundVolumeSnapshotContentName"] = Value::Null),
+            Err(Refusal::NotBound("s".into())),
+        ),
+    ] {
+        assert_eq!(content_name(&other), expected, "{other:?}");
+    }
+}
+
+#[test]
+fn only_the_snapshots_own_content_has_its_handle() {
+    let asked = |content: &VolumeSnapshotContent| handle(&snapshot(|_| {}), content, "d").map(str::to_owned);
+    assert_eq!(asked(&content(|_| {})), Ok("h".to_owned()));
+    let other = || Err(Refusal::NotBound("s".into()));
+    for (content, expected) in [
+        (content(|c| c["status"] = Value::Null), Err(Refusal::ContentNotReady("c".into()))),
+        (content(|c| c["status"]["readyToUse"] = json!(false)), Err(Refusal::ContentNotReady("c".into()))),
+        (content(|c| c["status"]["snapshotHandle"] = Value::Null), Err(Refusal::NoHandle("c".into()))),
+        (
+            content(|c| c["spec"]["driver"] = json!("e")),
+            Err(Refusal::OtherDriver { snapshot: "s".into(), driver: "d".into() }),
+        ),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["uid"] = json!("v")), other()),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["namespace"] = json!("m")), other()),
+        (content(|c| c["spec"]["volumeSnapshotRef"]["name"] = json!("t")), other()),
+    ] {
+        assert_eq!(asked(&content), expected, "{content:?}");
+    }
+}
+
+#[test]
+fn the_class_where_none_is_named() {
+    let class = |name: &str, driver: &str, default: &str| -> VolumeSnapshotClass {
+        let annotations = json!({IS_DEFAULT_CLASS: default});
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "annotations": annotations}, "driver": driver}),
+        )
+        .unwrap()
+    };
+    let found = |classes: &[VolumeSnapshotClass]| {
+        default_class(classes, "d").map(|class| class.metadata.name.clone())
+    };
+    let one = [class("a", "d", "false"), class("b", "d", "true"), class("c", "e", "true")];
+    assert_eq!(found(&one), Ok("b".to_owned()));
+    assert_eq!(found(&one[..1]), Err(Refusal::NoDefault("d".into())));
+    let two = [class("a", "d", "true"), class("b", "d", "true")];
+    assert_eq!(found(&two), Err(Refusal::ManyDefaults("d".into())));
+}
+
+#[test]
+fn codes_are_upstreams() {
+    for (refusal, code) in [
+        (Refusal::Authentication("x".into()), Code::Internal),
+        (Refusal::Authorization("x".into()), Code::Internal),
+        (Refusal::OtherDriver { snapshot: "s".into(), driver: "d".into() }, Code::InvalidArgument),
+        (Refusal::DriverNotReady, Code::Unavailable),
+        (Refusal::SnapshotNotReady("s".into()), Code::Unavailable),
+        (Refusal::NoDefault("d".into()), Code::Unavailable),
+        (Refusal::Credentials("x".into()), Code::Unavailable),
+    ] {
+        assert_eq!(Status::from(refusal.clone()).code(), code, "{refusal}");
+    }
+}

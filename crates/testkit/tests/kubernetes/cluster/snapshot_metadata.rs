@@ -1,0 +1,314 @@
+//! The snapshot metadata service with a real API server, the local driver on the real kernel, and real TLS: who may
+//! ask, and an incremental backup that comes back bit by bit.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use wharf_linux::FsType;
+use wharf_testkit::{Beside, DriverOptions, MIB, Orchestrator, TestCluster, TestPool, built, free_address};
+
+use super::{API_ONLY, MINUTE};
+
+const DRIVER: &str = "local.csi.wharf.dev";
+const AUDIENCE: &str = "backup.test.wharf.dev";
+const CRD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds/snapshotmetadataservices.yaml");
+const RULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/snapshot-metadata.yaml");
+const SIZE: u64 = 64 * MIB;
+
+#[tokio::test]
+#[ignore = "needs a cluster: make test-cluster"]
+async fn an_incremental_backup_comes_back_bit_by_bit() {
+    let cluster = TestCluster::start_with(API_ONLY);
+    let pool = TestPool::new(FsType::Xfs, 2 << 30);
+    let work = tempfile::tempdir().unwrap();
+    let mut co =
+        Orchestrator::start(&built("test-driver"), pool.path(), work.path(), &DriverOptions::default());
+    let address = free_address();
+    let server = Server::start(&cluster, work.path(), &co, &address);
+
+    // Two snapshots of a block volume, and what was in it.
+    let volume = co.create("raw", SIZE, "", None).await;
+    co.stage(&volume, "").await;
+    let device = co.publish(&volume, "", "pod").await;
+    write(&device, &[(0, 8192), (MIB, 65_536), (63 * MIB, 4096)], 1);
+    let monday = co.snapshot("monday", &volume).await;
+    write(&device, &[(4096, 4096), (20 * MIB, 1 << 20)], 2);
+    let tuesday = co.snapshot("tuesday", &volume).await;
+    write(&device, &[(30 * MIB, 4096)], 3);
+    for (name, handle) in [("monday", &monday), ("tuesday", &tuesday)] {
+        server.announce(name, handle);
+    }
+    let mut restored = Vec::new();
+    for (name, handle) in [("from-monday", &monday), ("from-tuesday", &tuesday)] {
+        let id = co.create(name, SIZE, "", Some(handle)).await;
+        co.stage(&id, "").await;
+        let at = co.publish(&id, "", "pod").await;
+        restored.push((id, at));
+    }
+
+    let backup = |snapshot: &str, handle: &str, data: &Path, base: Option<&str>, token: &str| {
+        server.backup(snapshot, handle, data, base, token)
+    };
+    let mine = server.token("backup", Some(AUDIENCE));
+    // Only a token of that audience, and only of somebody who may read snapshots there.
+    let for_another = server.token("backup", Some("another"));
+    let stranger = server.token("stranger", Some(AUDIENCE));
+    for (token, said) in [(&for_another, "Unauthenticated"), (&stranger, "PermissionDenied")] {
+        let refused = backup("monday", &monday, &restored[0].1, None, token).unwrap_err();
+        assert!(refused.contains(said), "{refused}");
+    }
+    let unready = backup("friday", "snap-x", &restored[0].1, None, &mine).unwrap_err();
+    assert!(unready.contains("Unavailable") && unready.contains("failed to get VolumeSnapshot"), "{unready}");
+
+    let full = backup("monday", &monday, &restored[0].1, None, &mine).unwrap();
+    let increment = backup("tuesday", &tuesday, &restored[1].1, Some("monday"), &mine).unwrap();
+    let bytes = |told: &str| told.split(' ').nth(1).and_then(|bytes| bytes.parse::<u64>().ok());
+    assert_eq!(bytes(&full), Some(8192 + 65_536 + 4096), "{full}");
+    assert_eq!(bytes(&increment), Some(4096 + (1 << 20)), "{increment}");
+
+    let onto = work.path().join("new");
+    for (backups, expected) in [(&["monday"][..], &restored[0].1), (&["monday", "tuesday"], &restored[1].1)] {
+        let paths: Vec<_> = backups.iter().map(|name| work.path().join(format!("{name}.backup"))).collect();
+        let mut command = Command::new(built("wharf"));
+        command.args(["backup", "restore", "--onto"]).arg(&onto).args(paths);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(contents(&onto) == contents(expected), "{backups:?}: bit by bit");
+    }
+    let told = server.log();
+    for token in [&mine, &for_another, &stranger] {
+        assert!(!told.contains(token.as_str()), "a token is in the log");
+    }
+
+    drop(server);
+    for (id, _) in &restored {
+        co.removed(id).await;
+    }
+    co.removed(&volume).await;
+    co.delete_snapshot(&monday).await;
+    co.delete_snapshot(&tuesday).await;
+}
+
+/// The service, and what it needs in the cluster.
+struct Server<'a> {
+    cluster: &'a TestCluster,
+    work: &'a Path,
+    process: Beside,
+    address: String,
+}
+
+impl<'a> Server<'a> {
+    fn start(cluster: &'a TestCluster, work: &'a Path, co: &Orchestrator, address: &str) -> Self {
+        certificates(work);
+        for kind in ["VolumeSnapshot", "VolumeSnapshotContent", "VolumeSnapshotClass"] {
+            cluster.apply(&crd(kind));
+        }
+        cluster.apply(&fs::read_to_string(CRD).unwrap());
+        // The test's stand-in for the service account of the driver.
+        let rules = fs::read_to_string(RULES).unwrap();
+        cluster.apply(&rules);
+        cluster.kubectl(&["create", "serviceaccount", "wharf-sidecar"]);
+        for name in ["backup", "stranger"] {
+            cluster.kubectl(&["create", "serviceaccount", name]);
+        }
+        let binding = ["create", "rolebinding", "backup", "--clusterrole=wharf-snapshot-metadata-client"];
+        cluster.kubectl(&[&binding[..], &["--serviceaccount=default:backup"]].concat());
+        for crd in ["volumesnapshots", "volumesnapshotcontents", "volumesnapshotclasses"] {
+            let name = format!("crd/{crd}.snapshot.storage.k8s.io");
+            cluster.wait_for(&name, "condition=Established", MINUTE);
+        }
+        cluster.wait_for("crd/snapshotmetadataservices.cbt.storage.k8s.io", "condition=Established", MINUTE);
+        let ca = base64(&fs::read(work.join("ca.pem")).unwrap());
+        cluster.apply(&format!(
+            "apiVersion: cbt.storage.k8s.io/v1beta1\nkind: SnapshotMetadataService\nmetadata: {{name: {DRIVER}}}\n\
+             spec: {{address: \"{address}\", audience: {AUDIENCE}, caCert: {ca}}}\n"
+        ));
+        cluster.apply(&format!(
+            "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: plain}}\n\
+             driver: {DRIVER}\ndeletionPolicy: Delete\n"
+        ));
+        let kubeconfig = service_account(cluster, work);
+        let path = |name: &str| work.join(name).display().to_string();
+        let (socket, cert, key) =
+            (co.driver.socket().display().to_string(), path("server.pem"), path("server.key"));
+        let args = [
+            "snapshot-metadata",
+            "--csi-address",
+            &socket,
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+            "--address",
+            address,
+            "--kubeconfig",
+            &kubeconfig,
+            "--http-endpoint",
+            "127.0.0.1:0",
+        ];
+        let process =
+            Beside::start_with(&built("wharf"), &args, &[("RUST_LOG", "debug")], &work.join("service.log"));
+        let server = Self { cluster, work, process, address: address.to_owned() };
+        cluster.eventually("the service listens", MINUTE, |_| {
+            std::net::TcpStream::connect(address).ok().map(drop)
+        });
+        server
+    }
+
+    fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// A snapshot as the snapshot controller would leave it.
+    fn announce(&self, name: &str, handle: &str) {
+        self.cluster.apply(&format!(
+            "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}}}\n\
+             spec: {{source: {{persistentVolumeClaimName: raw}}, volumeSnapshotClassName: plain}}\n"
+        ));
+        let uid = self.cluster.field(&format!("volumesnapshot/{name}"), ".metadata.uid");
+        self.cluster.apply(&format!(
+            "apiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotContent\nmetadata: {{name: c-{name}}}\n\
+             spec: {{driver: {DRIVER}, deletionPolicy: Retain, source: {{snapshotHandle: {handle}}}, \
+             volumeSnapshotRef: {{namespace: default, name: {name}, uid: {uid}}}}}\n"
+        ));
+        for (object, status) in [
+            (format!("volumesnapshotcontent/c-{name}"), format!(r#""snapshotHandle":"{handle}""#)),
+            (format!("volumesnapshot/{name}"), format!(r#""boundVolumeSnapshotContentName":"c-{name}""#)),
+        ] {
+            let patch = format!(r#"{{"status":{{"readyToUse":true,{status}}}}}"#);
+            self.cluster.kubectl(&[
+                "patch",
+                &object,
+                "--subresource=status",
+                "--type=merge",
+                "--patch",
+                &patch,
+            ]);
+        }
+    }
+
+    fn token(&self, account: &str, audience: Option<&str>) -> String {
+        let audience = audience.map(|audience| format!("--audience={audience}"));
+        let mut args = vec!["create", "token", account];
+        args.extend(audience.as_deref());
+        self.cluster.kubectl(&args).trim().to_owned()
+    }
+
+    fn backup(
+        &self,
+        snapshot: &str,
+        handle: &str,
+        data: &Path,
+        base: Option<&str>,
+        token: &str,
+    ) -> Result<String, String> {
+        let at = |name: &str| self.work.join(name);
+        fs::write(at("token"), token).unwrap();
+        let mut command = Command::new(built("wharf"));
+        command.args([
+            "backup",
+            "create",
+            "--namespace",
+            "default",
+            "--snapshot",
+            snapshot,
+            "--handle",
+            handle,
+        ]);
+        command.args(["--server", &self.address, "--ca-file"]).arg(at("ca.pem"));
+        command.arg("--token-file").arg(at("token")).arg("--data").arg(data);
+        if let Some(base) = base {
+            command.arg("--base").arg(at(&format!("{base}.backup")));
+        }
+        let output = command.arg(at(&format!("{snapshot}.backup"))).output().unwrap();
+        match output.status.success() {
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+            false => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        }
+    }
+}
+
+/// Credentials of the account that the rules are for.
+fn service_account(cluster: &TestCluster, work: &Path) -> String {
+    let token = cluster.kubectl(&["create", "token", "wharf-sidecar", "--duration=10h"]);
+    let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
+    let server = admin.lines().find(|line| line.starts_with("clusters:")).unwrap();
+    let text = format!(
+        "apiVersion: v1\nkind: Config\n{server}\nusers: [{{name: it, user: {{token: {}}}}}]\n\
+         contexts: [{{name: it, context: {{cluster: test, user: it}}}}]\ncurrent-context: it\n",
+        token.trim()
+    );
+    let file = work.join("kubeconfig");
+    fs::write(&file, text).unwrap();
+    file.display().to_string()
+}
+
+/// As much of a snapshot kind as this test needs.
+fn crd(kind: &str) -> String {
+    let singular = kind.to_lowercase();
+    let plural = if kind.ends_with("Class") { format!("{singular}es") } else { format!("{singular}s") };
+    let scope = if kind == "VolumeSnapshot" { "Namespaced" } else { "Cluster" };
+    format!(
+        r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: {plural}.snapshot.storage.k8s.io
+  annotations: {{api-approved.kubernetes.io: "unapproved, for a test"}}
+spec:
+  group: snapshot.storage.k8s.io
+  scope: {scope}
+  names: {{kind: {kind}, listKind: {kind}List, plural: {plural}, singular: {singular}}}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources: {{status: {{}}}}
+    schema:
+      openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}
+"#
+    )
+}
+
+/// An authority of the test's own, and a certificate for loopback.
+fn certificates(work: &Path) {
+    let script = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout ca.key -out ca.pem \
+         -days 2 -subj /CN=test && \
+         openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout server.key -out server.csr \
+         -subj /CN=server && \
+         printf 'subjectAltName=IP:127.0.0.1\\nbasicConstraints=CA:FALSE\\n' > ext && \
+         openssl x509 -req -in server.csr -CA ca.pem -CAkey ca.key -days 2 -out server.pem -extfile ext";
+    let output = Command::new("sh").args(["-c", script]).current_dir(work).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for three in bytes.chunks(3) {
+        let number = three.iter().fold(0_u32, |number, byte| (number << 8) | u32::from(*byte))
+            << (8 * (3 - three.len()));
+        for place in 0..4 {
+            let letter = LETTERS[(number >> (18 - 6 * place)) as usize & 63];
+            text.push(if place <= three.len() { char::from(letter) } else { '=' });
+        }
+    }
+    text
+}
+
+fn write(device: &Path, ranges: &[(u64, u64)], seed: u8) {
+    let file = File::options().write(true).open(device).unwrap();
+    for (offset, length) in ranges {
+        let bytes: Vec<u8> = (0..*length).map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed)).collect();
+        file.write_all_at(&bytes, *offset).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+fn contents(path: &Path) -> Vec<u8> {
+    let mut bytes = vec![0; SIZE as usize];
+    File::open(path).unwrap().read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}

@@ -1,0 +1,76 @@
+//! Snapshots, alone and in groups, with nothing but our own programs: the controller beside the cluster, and the
+//! snapshotter on each node ([`on_nodes`]) or for a driver of the whole cluster ([`slow`]).
+
+mod on_nodes;
+mod slow;
+
+use std::process::Command;
+
+use wharf_testkit::{Beside, TestCluster, built};
+
+use super::MINUTE;
+
+/// Makes the kinds of snapshots known.
+fn install(cluster: &TestCluster) {
+    let output = Command::new(built("wharf"))
+        .args(["install", "crds", "--kubeconfig"])
+        .arg(cluster.kubeconfig())
+        .output()
+        .expect("wharf install crds");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn controller(cluster: &TestCluster, more: &[&str]) -> Beside {
+    let kubeconfig = cluster.kubeconfig().display().to_string();
+    let args = [&["snapshot-controller", "--kubeconfig", &kubeconfig], more].concat();
+    let env = [("RUST_LOG", "info,wharf_sidecar=debug")];
+    let log = cluster.directory().join("log/snapshot-controller.log");
+    Beside::start_with(&built("wharf"), &args, &env, &log)
+}
+
+/// A class of snapshots.
+fn snapshot_class(name: &str, driver: &str, policy: &str) -> String {
+    format!(
+        "\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshotClass\nmetadata: {{name: {name}}}\n\
+         driver: {driver}\ndeletionPolicy: {policy}\n---"
+    )
+}
+
+/// A snapshot of a claim.
+fn snapshot(name: &str, class: &str, claim: &str) -> String {
+    format!(
+        "\napiVersion: snapshot.storage.k8s.io/v1\nkind: VolumeSnapshot\nmetadata: {{name: {name}}}\n\
+         spec: {{volumeSnapshotClassName: {class}, source: {{persistentVolumeClaimName: {claim}}}}}\n---"
+    )
+}
+
+/// What a claim restores from a snapshot, as a field of its spec.
+fn from_snapshot(name: &str) -> String {
+    format!("dataSource: {{apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: {name}}}")
+}
+
+fn ready(cluster: &TestCluster, snapshot: &str) {
+    cluster.wait_for(&format!("volumesnapshot/{snapshot}"), "jsonpath={.status.readyToUse}=true", 2 * MINUTE);
+}
+
+/// The content of a snapshot.
+fn content_of(cluster: &TestCluster, snapshot: &str) -> String {
+    cluster.eventually("the snapshot is bound", MINUTE, |cluster| {
+        let path = ".status.boundVolumeSnapshotContentName";
+        let name = cluster.field(&format!("volumesnapshot/{snapshot}"), path);
+        (!name.is_empty()).then_some(name)
+    })
+}
+
+/// Deletes snapshots and waits until all contents are gone.
+fn delete(cluster: &TestCluster, snapshots: &[&str]) {
+    cluster.kubectl(&[&["delete", "volumesnapshot", "--timeout=60s"], snapshots].concat());
+    no_contents(cluster);
+}
+
+fn no_contents(cluster: &TestCluster) {
+    cluster.eventually("all contents are gone", MINUTE, |cluster| {
+        let kinds = ["volumesnapshotcontents", "volumegroupsnapshotcontents"];
+        kinds.iter().all(|kind| cluster.names(kind).is_empty()).then_some(())
+    });
+}

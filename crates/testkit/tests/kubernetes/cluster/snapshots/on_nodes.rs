@@ -1,0 +1,244 @@
+//! The local driver with its sidecar on two nodes: each node takes the snapshots of its own volumes.
+
+use std::time::Instant;
+
+use wharf_linux::FsType;
+use wharf_testkit::TestCluster;
+
+use super::super::MINUTE;
+use super::super::local::{DRIVER, GIB, READY, Story};
+use super::super::objects::{claim, pod};
+use super::{
+    content_of, controller, delete, from_snapshot, install, no_contents, ready, snapshot, snapshot_class,
+};
+
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn each_node_snapshots_its_own_volumes() {
+    let cluster = TestCluster::start();
+    install(&cluster);
+    let mut control = controller(&cluster, &["--enable-distributed-snapshotting"]);
+    let story = Story::new(&cluster);
+    story.add_node("node-a", FsType::Xfs, 2 * GIB);
+    story.add_node("node-b", FsType::Xfs, 2 * GIB);
+    story.classes();
+    cluster.apply(
+        &[snapshot_class("snap", DRIVER, "Delete"), snapshot_class("kept", DRIVER, "Retain")].concat(),
+    );
+    cluster.apply(GROUP_CLASS);
+    let tell = |name: &str, story_of: &dyn Fn(&Story<'_>)| {
+        let began = Instant::now();
+        story_of(&story);
+        println!("{name}: {:.1?}", began.elapsed());
+    };
+    tell("restore, and a clone of what was restored", &restore);
+    tell("a group under load", &group_under_load);
+    tell("a group across nodes", &group_across_nodes);
+    tell("retained, then bound again", &retained);
+    tell("deletion in any order", &deletion_orders);
+    no_contents(&cluster);
+    story.end();
+    control.stop();
+}
+
+fn on(node: &str) -> String {
+    format!("nodeSelector: {{kubernetes.io/hostname: {node}}}")
+}
+
+fn restore(story: &Story<'_>) {
+    let cluster = story.cluster;
+    cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
+    cluster.wait_for("pod/data", READY, MINUTE);
+    let there = on(&story.place("data"));
+    story.run("data", "echo before > /data/file && sync");
+    cluster.apply(&snapshot("first", "snap", "data"));
+    ready(cluster, "first");
+    assert_eq!(
+        cluster.field(&format!("volumesnapshotcontent/{}", content_of(cluster, "first")), ".metadata.labels"),
+        format!(r#"{{"snapshot.storage.kubernetes.io/managed-by":"{}"}}"#, story.place("data"))
+    );
+    story.run("data", "echo after > /data/file && sync");
+    cluster.apply(
+        &[claim("back", "ext4", "64Mi", &from_snapshot("first")), pod("back", "back", &there)].concat(),
+    );
+    cluster.wait_for("pod/back", READY, MINUTE);
+    assert_eq!(story.run("back", "cat /data/file"), "before\n");
+    let copy = "dataSource: {kind: PersistentVolumeClaim, name: back}";
+    cluster.apply(&[claim("copy", "ext4", "64Mi", copy), pod("copy", "copy", &there)].concat());
+    cluster.wait_for("pod/copy", READY, MINUTE);
+    assert_eq!(story.run("copy", "cat /data/file"), "before\n");
+    delete(cluster, &["first"]);
+    story.delete(&["data", "back", "copy"], &["data", "back", "copy"]);
+}
+
+/// A pod writes the same number to two volumes, one after the other: in a group they agree, or the first is one ahead.
+fn group_under_load(story: &Story<'_>) {
+    let cluster = story.cluster;
+    cluster.apply(
+        &[claim("left", "ext4", "64Mi", ""), claim("right", "ext4", "64Mi", ""), WRITER.to_owned()].concat(),
+    );
+    cluster.kubectl(&["label", "pvc", "left", "right", "group=pair"]);
+    cluster.wait_for("pod/writer", READY, MINUTE);
+    let there = on(&story.place("writer"));
+    cluster.eventually("it writes", MINUTE, |_| {
+        (story.run("writer", "cat /right/count 2>/dev/null; true").len() > 1).then_some(())
+    });
+    cluster.apply(GROUP);
+    cluster.wait_for("volumegroupsnapshot/pair", "jsonpath={.status.readyToUse}=true", 2 * MINUTE);
+    let members = cluster.eventually("its members", MINUTE, |cluster| {
+        let members = cluster.names("volumesnapshots");
+        (members.len() == 2).then_some(members)
+    });
+    let mut counts = Vec::new();
+    for (i, member) in members.iter().enumerate() {
+        ready(cluster, member);
+        let name = format!("back-{i}");
+        cluster.apply(
+            &[claim(&name, "ext4", "64Mi", &from_snapshot(member)), pod(&name, &name, &there)].concat(),
+        );
+        cluster.wait_for(&format!("pod/{name}"), READY, MINUTE);
+        let words = story.run(&name, "cat /data/count");
+        let (side, count) = words.trim().split_once(' ').expect("a side and a count");
+        counts.push((side.to_owned(), count.parse::<i64>().expect("a count")));
+    }
+    counts.sort();
+    let [(left, first), (right, second)] = &counts[..] else { panic!("{counts:?}") };
+    assert_eq!((left.as_str(), right.as_str()), ("left", "right"));
+    assert!(*first == *second || *first == second + 1, "they were not cut at one moment: {counts:?}");
+    cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
+    no_contents(cluster);
+    assert_eq!(cluster.names("volumesnapshots"), Vec::<String>::new(), "members go with their group");
+    story.delete(&["writer", "back-0", "back-1"], &["left", "right", "back-0", "back-1"]);
+}
+
+fn group_across_nodes(story: &Story<'_>) {
+    let cluster = story.cluster;
+    for node in ["node-a", "node-b"] {
+        cluster.apply(&[claim(node, "ext4", "64Mi", ""), pod(node, node, &on(node))].concat());
+        cluster.wait_for(&format!("pod/{node}"), READY, MINUTE);
+        cluster.kubectl(&["label", "pvc", node, "group=pair"]);
+    }
+    cluster.apply(GROUP);
+    cluster.eventually("it is refused, and says why", MINUTE, |cluster| {
+        let said = cluster.field("volumegroupsnapshot/pair", ".status.error.message");
+        said.contains("on one node").then_some(())
+    });
+    cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
+    no_contents(cluster);
+    story.delete(&["node-a", "node-b"], &["node-a", "node-b"]);
+}
+
+/// A snapshot outlives its objects, and is bound again as one that was there before.
+fn retained(story: &Story<'_>) {
+    let cluster = story.cluster;
+    cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
+    cluster.wait_for("pod/data", READY, MINUTE);
+    let node = story.place("data");
+    cluster.apply(&snapshot("kept", "kept", "data"));
+    ready(cluster, "kept");
+    let content = format!("volumesnapshotcontent/{}", content_of(cluster, "kept"));
+    let handle = cluster.field(&content, ".status.snapshotHandle");
+    cluster.kubectl(&["delete", "volumesnapshot", "kept", "--timeout=60s"]);
+    assert_eq!(cluster.field(&content, ".status.snapshotHandle"), handle, "it stays");
+    cluster.kubectl(&["delete", &content, "--timeout=60s"]);
+    cluster.apply(&format!(
+        r#"
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotContent
+metadata: {{name: again, labels: {{snapshot.storage.kubernetes.io/managed-by: {node}}}}}
+spec:
+  driver: {DRIVER}
+  deletionPolicy: Delete
+  source: {{snapshotHandle: {handle}}}
+  volumeSnapshotRef: {{name: again, namespace: default}}
+---
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshot
+metadata: {{name: again}}
+spec: {{source: {{volumeSnapshotContentName: again}}}}
+"#
+    ));
+    ready(cluster, "again");
+    let restored = claim("back", "ext4", "64Mi", &from_snapshot("again"));
+    cluster.apply(&[restored, pod("back", "back", &on(&node))].concat());
+    cluster.wait_for("pod/back", READY, MINUTE);
+    delete(cluster, &["again"]);
+    story.delete(&["data", "back"], &["data", "back"]);
+}
+
+/// The orders in which upstream hangs.
+fn deletion_orders(story: &Story<'_>) {
+    let cluster = story.cluster;
+    cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
+    cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
+    cluster.wait_for("pod/data", READY, MINUTE);
+    let all = ["content-first", "class-first", "claim-first"];
+    for name in all {
+        cluster.apply(&snapshot(name, "passing", "data"));
+    }
+    for name in all {
+        ready(cluster, name);
+    }
+    let content = content_of(cluster, "content-first");
+    cluster.kubectl(&["delete", "volumesnapshotcontent", &content, "--wait=false"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "content-first", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "class-first", "--timeout=60s"]);
+    story.delete(&["data"], &["data"]);
+    delete(cluster, &["claim-first"]);
+
+    cluster.apply("apiVersion: v1\nkind: Namespace\nmetadata: {name: passing}\n");
+    let inside = [claim("data", "immediate", "64Mi", ""), snapshot("inside", "snap", "data")].concat();
+    cluster.apply(&inside.replace("metadata: {name:", "metadata: {namespace: passing, name:"));
+    cluster.eventually("the snapshot is ready", MINUTE, |cluster| {
+        let path = "jsonpath={.status.readyToUse}";
+        let said = cluster.kubectl(&["get", "volumesnapshot/inside", "-n", "passing", "--output", path]);
+        (said == "true").then_some(())
+    });
+    cluster.kubectl(&["delete", "namespace", "passing", "--timeout=120s"]);
+    no_contents(cluster);
+}
+
+const GROUP_CLASS: &str = "
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshotClass
+metadata: {name: group}
+driver: local.csi.wharf.dev
+deletionPolicy: Delete
+";
+
+const GROUP: &str = "
+apiVersion: groupsnapshot.storage.k8s.io/v1
+kind: VolumeGroupSnapshot
+metadata: {name: pair}
+spec:
+  volumeGroupSnapshotClassName: group
+  source: {selector: {matchLabels: {group: pair}}}
+";
+
+const WRITER: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: writer}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: busybox:1.36
+    imagePullPolicy: Never
+    command:
+    - sh
+    - -c
+    - |
+      i=0
+      while true; do
+        i=$((i+1))
+        for side in left right; do
+          echo "$side $i" > /$side/new && sync && mv /$side/new /$side/count && sync
+        done
+      done
+    volumeMounts: [{name: left, mountPath: /left}, {name: right, mountPath: /right}]
+  volumes:
+  - {name: left, persistentVolumeClaim: {claimName: left}}
+  - {name: right, persistentVolumeClaim: {claimName: right}}
+---"#;

@@ -1,0 +1,154 @@
+//! A driver that needs a minute, fails, and loses answers; a snapshotter that dies: nothing is left in the driver.
+
+use std::time::Duration;
+
+use wharf_testkit::{Beside, ScriptedDriver, TestCluster};
+
+use super::super::objects::{claim, class};
+use super::super::{API_ONLY, MINUTE};
+use super::{content_of, controller, delete, install, no_contents, ready, snapshot, snapshot_class};
+
+const DRIVER: &str = "slow.test.wharf.dev";
+const BEING_CREATED: &str =
+    r".metadata.annotations.snapshot\.storage\.kubernetes\.io/volumesnapshot-being-created";
+
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn slow_failing_and_dying() {
+    let cluster = TestCluster::start_with(API_ONLY);
+    let mut driver = ScriptedDriver::start(&cluster, DRIVER, &["--snapshot-ready-after", "60000"]);
+    let _provisioner = driver.sidecar("provisioner", &["--roles", "provisioner"]);
+    // Before there are snapshots at all, and under upstream's rules.
+    let rights = cluster.kubeconfig_of("snapshotter");
+    let mut snapshotter = driver.sidecar_with("snapshotter", &rights, &["--roles", "snapshotter"]);
+    cluster.eventually("it says what it waits for", MINUTE, |_| {
+        snapshotter.log().contains("not served by this cluster").then_some(())
+    });
+    install(&cluster);
+    let mut control = controller(&cluster, &[]);
+    cluster.apply(&[class("plain", DRIVER, ""), snapshot_class("snap", DRIVER, "Delete")].concat());
+    cluster.apply(&claim("data", "plain", "1Gi", ""));
+    cluster.wait_for("pvc/data", "jsonpath={.status.phase}=Bound", MINUTE);
+
+    a_minute(&cluster, &driver);
+    driver.replace_controller(&[]);
+    lost_answers(&cluster, &driver);
+    deleted_while_being_created(&cluster, &driver);
+    died_while_being_created(&cluster, &driver, &mut snapshotter);
+    class_gone_while_being_created(&cluster, &driver);
+    missing_is_told(&cluster);
+
+    no_contents(&cluster);
+    assert!(driver.snapshots().is_empty(), "{:?}", driver.snapshots());
+    driver.assert_no_violation();
+    let log = snapshotter.log().to_lowercase();
+    let refused: Vec<&str> = log.lines().filter(|line| line.contains("forbidden")).collect();
+    assert!(refused.is_empty(), "{refused:#?}");
+    snapshotter.stop();
+    control.stop();
+}
+
+fn calls(driver: &ScriptedDriver, method: &str) -> usize {
+    driver.calls().iter().filter(|call| call.method == method).count()
+}
+
+/// Ready after a minute: asked for now and then, and told soon after.
+fn a_minute(cluster: &TestCluster, driver: &ScriptedDriver) {
+    cluster.apply(&snapshot("slow", "snap", "data"));
+    let content = format!("volumesnapshotcontent/{}", content_of(cluster, "slow"));
+    cluster.eventually("it is cut", MINUTE, |cluster| {
+        (!cluster.field(&content, ".status.snapshotHandle").is_empty()).then_some(())
+    });
+    assert_eq!(cluster.field(&content, ".status.readyToUse"), "false");
+    assert_eq!(cluster.field(&content, BEING_CREATED), "");
+    ready(cluster, "slow");
+    let asked = calls(driver, "CreateSnapshot");
+    assert!((4..=16).contains(&asked), "asked {asked} times in a minute");
+    delete(cluster, &["slow"]);
+    assert!(driver.snapshots().is_empty());
+}
+
+fn lost_answers(cluster: &TestCluster, driver: &ScriptedDriver) {
+    driver.faults(
+        r#"{"CreateSnapshot": {"code": "DeadlineExceeded", "when": "after", "count": 2},
+            "DeleteSnapshot": {"code": "Internal", "when": "after", "count": 1}}"#,
+    );
+    cluster.apply(&snapshot("lost", "snap", "data"));
+    ready(cluster, "lost");
+    let content = format!("volumesnapshotcontent/{}", content_of(cluster, "lost"));
+    assert_eq!(cluster.field(&content, ".status.error"), "", "what is over is not told");
+    assert_eq!(driver.snapshots().len(), 1, "three calls, one snapshot");
+    delete(cluster, &["lost"]);
+    let events = cluster.kubectl(&["get", "events", "--output", "jsonpath={.items[*].reason}"]);
+    for reason in ["SnapshotCreationFailed", "SnapshotDeleteError"] {
+        assert!(events.split(' ').any(|event| event == reason), "no event {reason} in {events}");
+    }
+    driver.faults("{}");
+}
+
+/// Begins a snapshot whose call takes a while; gives the content once it is marked.
+fn begun(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str) -> String {
+    driver.faults(r#"{"CreateSnapshot": {"delay_ms": 4000, "count": 1}}"#);
+    cluster.apply(&snapshot(name, class, "data"));
+    let content = format!("volumesnapshotcontent/{}", content_of(cluster, name));
+    cluster.eventually("it is marked", MINUTE, |cluster| {
+        (cluster.field(&content, BEING_CREATED) == "yes").then_some(())
+    });
+    content
+}
+
+fn gone(cluster: &TestCluster, driver: &ScriptedDriver, name: &str) {
+    cluster.wait_for(&format!("volumesnapshot/{name}"), "delete", MINUTE);
+    no_contents(cluster);
+    assert!(driver.snapshots().is_empty(), "{:?}", driver.snapshots());
+    driver.faults("{}");
+}
+
+fn deleted_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
+    begun(cluster, driver, "hasty", "snap");
+    cluster.kubectl(&["delete", "volumesnapshot", "hasty", "--wait=false"]);
+    gone(cluster, driver, "hasty");
+}
+
+fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snapshotter: &mut Beside) {
+    begun(cluster, driver, "orphan", "snap");
+    snapshotter.kill();
+    cluster.eventually("the driver made it, and nobody heard", MINUTE, |_| {
+        (driver.snapshots().len() == 1).then_some(())
+    });
+    cluster.kubectl(&["delete", "volumesnapshot", "orphan", "--wait=false"]);
+    snapshotter.restart();
+    gone(cluster, driver, "orphan");
+}
+
+/// Upstream keeps asking for the class, for ever.
+fn class_gone_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
+    cluster.apply(&snapshot_class("passing", DRIVER, "Delete"));
+    begun(cluster, driver, "classless", "passing");
+    driver.faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after", "count": 1}}"#);
+    cluster.kubectl(&["delete", "volumesnapshotclass", "passing", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "volumesnapshot", "classless", "--wait=false"]);
+    gone(cluster, driver, "classless");
+}
+
+/// A content of a snapshot that the driver does not have says so, and goes when it is told to.
+fn missing_is_told(cluster: &TestCluster) {
+    cluster.apply(&format!(
+        r#"
+apiVersion: snapshot.storage.k8s.io/v1
+kind: VolumeSnapshotContent
+metadata: {{name: missing}}
+spec:
+  driver: {DRIVER}
+  deletionPolicy: Retain
+  source: {{snapshotHandle: nowhere}}
+  volumeSnapshotRef: {{name: missing, namespace: default}}
+"#
+    ));
+    cluster.eventually("it says that there is none", MINUTE, |cluster| {
+        let said = cluster.field("volumesnapshotcontent/missing", ".status.error.message");
+        said.contains("can not find snapshot for snapshotID nowhere").then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    cluster.kubectl(&["delete", "volumesnapshotcontent", "missing", "--timeout=60s"]);
+}

@@ -1,0 +1,111 @@
+//! Backups that are whole, and those that are not.
+
+use super::*;
+
+fn header(handle: &str, size: u64, base: Option<Base>) -> Header {
+    Header { volume_size: size, snapshot_handle: handle.to_owned(), base }
+}
+
+type Blocks = Vec<(u64, Vec<u8>)>;
+
+fn blocks_of(path: &Path) -> Result<(Checked, Blocks), FileError> {
+    let mut blocks = Vec::new();
+    let checked = read(path, |offset, bytes| {
+        blocks.push((offset, bytes.to_vec()));
+        Ok(())
+    })?;
+    Ok((checked, blocks))
+}
+
+fn written(path: &Path) -> String {
+    let mut writer = Writer::create(path, &header("snap-1", 100, None)).unwrap();
+    writer.block(0, b"abc").unwrap();
+    writer.block(50, b"de").unwrap();
+    writer.finish().unwrap()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let sha256 = written(&path);
+    let (checked, blocks) = blocks_of(&path).unwrap();
+    assert_eq!(checked, Checked { path: path.clone(), header: header("snap-1", 100, None), sha256 });
+    assert_eq!(blocks, [(0, b"abc".to_vec()), (50, b"de".to_vec())]);
+    assert!(Writer::create(&path, &header("snap-1", 100, None)).is_err(), "never over another");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn half_a_backup_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    let mut writer = Writer::create(&path, &header("snap-1", 100, None)).unwrap();
+    writer.block(0, b"abc").unwrap();
+    drop(writer);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn every_bit_and_every_byte_counts() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a");
+    written(&path);
+    let good = fs::read(&path).unwrap();
+    for at in 0..good.len() {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&path, bad).unwrap();
+        assert!(blocks_of(&path).is_err(), "bit of byte {at}");
+        fs::write(&path, &good[..at]).unwrap();
+        assert!(blocks_of(&path).is_err(), "cut at {at}");
+    }
+}
+
+#[test]
+fn blocks_stay_within_the_volume_and_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, blocks) in [("past", &[(99, "ab")][..]), ("back", &[(10, "ab"), (11, "c")])] {
+        let path = dir.path().join(name);
+        let mut writer = Writer::create(&path, &header("s", 100, None)).unwrap();
+        for (offset, bytes) in blocks {
+            writer.block(*offset, bytes.as_bytes()).unwrap();
+        }
+        writer.finish().unwrap();
+        let error = blocks_of(&path).unwrap_err().to_string();
+        assert!(error.contains("out of place"), "{name}: {error}");
+    }
+}
+
+#[test]
+fn backups_go_on_top_of_each_other() {
+    let backup = |handle: &str, sha256: &str, size, base: Option<(&str, &str)>| Checked {
+        path: handle.into(),
+        sha256: sha256.into(),
+        header: header(
+            handle,
+            size,
+            base.map(|(handle, sha256)| Base { snapshot_handle: handle.into(), sha256: sha256.into() }),
+        ),
+    };
+    let full = backup("s1", "d1", 100, None);
+    let second = backup("s2", "d2", 100, Some(("s1", "d1")));
+    let third = backup("s3", "d3", 200, Some(("s2", "d2")));
+    for (chained, refused) in [
+        (vec![&full], None),
+        (vec![&full, &second, &third], None),
+        (vec![&second], Some("name that one before it")),
+        (vec![&full, &full], Some("only be the first")),
+        (vec![&full, &third], Some("which s1 is not")),
+        (vec![&full, &backup("s2", "d2", 100, Some(("s1", "other")))], Some("which s1 is not")),
+        (vec![&full, &backup("s2", "d2", 100, Some(("other", "d1")))], Some("which s1 is not")),
+        (vec![&full, &backup("s2", "d2", 50, Some(("s1", "d1")))], Some("does not shrink")),
+    ] {
+        let chained: Vec<Checked> = chained.into_iter().cloned().collect();
+        let error = chain(&chained).err().map(|error| error.to_string());
+        match refused {
+            None => assert_eq!(error, None),
+            Some(words) => assert!(error.as_ref().is_some_and(|error| error.contains(words)), "{error:?}"),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! external-snapshot-metadata.
+
+use std::time::Duration;
+
+use wharf_cluster::ConnectOptions;
+use wharf_sidecar::process::Address;
+use wharf_sidecar::snapshot_metadata::{Config, Tls};
+
+use super::{Becomes, CSI_ADDRESS, Environment, Flag, FlagError, Given, Takes, driver, flag, to_address};
+use Becomes::{Ignored, Same};
+use Takes::{Bool, Count, Decimal, Duration as Time, Number, Text};
+
+const PAGES: &str = ":8080";
+const PORT: u16 = 50051;
+const OWN_CHOICE: Becomes = Ignored("what TLS there is here is all strong");
+
+pub(super) static FLAGS: [Flag; 17] = [
+    flag("csi-address", Text, CSI_ADDRESS, Same("")),
+    flag("port", Number, "50051", Same("")),
+    flag("tls-cert", Text, "", Same("else `TLS_CERT_PATH`; required")),
+    flag("tls-key", Text, "", Same("else `TLS_KEY_PATH`; required")),
+    flag("tls-min-version", Text, "", Same("`VersionTLS12` or `VersionTLS13`")),
+    flag("tls-cipher-suites", Text, "", OWN_CHOICE),
+    flag("tls-curve-preferences", Text, "", OWN_CHOICE),
+    flag("audience", Text, "", Same("else that of the driver's SnapshotMetadataService")),
+    flag("max-streaming-duration-min", Number, "10", Same("")),
+    flag("timeout", Time, "1m0s", Ignored("the driver is waited for")),
+    flag("kubeconfig", Text, "", Same("")),
+    flag("kube-api-qps", Decimal, "5", Same("if it is given; without it there is no limit")),
+    flag("kube-api-burst", Count, "10", Same("with `--kube-api-qps`")),
+    flag("http-endpoint", Text, PAGES, Same("`/health` and the metrics")),
+    flag("metrics-path", Text, "/metrics", Same("")),
+    flag("disable-metrics", Bool, "false", Same("")),
+    flag("version", Bool, "false", Same("prints our version")),
+];
+
+pub(super) fn asked(given: &Given, environment: &Environment) -> Result<Config, FlagError> {
+    let required = |flag: &str, variable: &Option<String>| {
+        let value = given.text(flag).map(str::to_owned).or_else(|| variable.clone());
+        value.map(Into::into).ok_or_else(|| FlagError(format!("flag -{flag} is required")))
+    };
+    let port = match given.number("port") {
+        None => PORT,
+        Some(port) => u16::try_from(port)
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| FlagError(format!("flag -port: {port} is not a port")))?,
+    };
+    let only_1_3 = match given.text("tls-min-version") {
+        None | Some("" | "VersionTLS12") => false,
+        Some("VersionTLS13") => true,
+        Some(other) => {
+            let known = "VersionTLS12 and VersionTLS13";
+            return Err(FlagError(format!(
+                "flag -tls-min-version: {other:?} is not known; there are {known}"
+            )));
+        }
+    };
+    // As upstream: none, or less, is the default.
+    let minutes = given.number("max-streaming-duration-min").and_then(|minutes| u64::try_from(minutes).ok());
+    let minutes = minutes.filter(|minutes| *minutes > 0).unwrap_or(10);
+    let qps = given.decimal("kube-api-qps").filter(|qps| *qps > 0.0);
+    let burst = given.number("kube-api-burst").and_then(|burst| u32::try_from(burst).ok());
+    let metrics = given.text("metrics-path").unwrap_or("/metrics").to_owned();
+    Ok(Config {
+        driver: driver(given)?,
+        connect: ConnectOptions {
+            kubeconfig: given.text("kubeconfig").map(Into::into),
+            qps,
+            burst: qps.map(|_| burst.unwrap_or(10)),
+            ..ConnectOptions::default()
+        },
+        address: Address::port(port),
+        tls: Tls {
+            cert: required("tls-cert", &environment.tls_cert)?,
+            key: required("tls-key", &environment.tls_key)?,
+            only_1_3,
+        },
+        audience: given.text("audience").map(str::to_owned),
+        longest: Duration::from_secs(minutes.saturating_mul(60)),
+        pages: Some(to_address("http-endpoint", given.text("http-endpoint").unwrap_or(PAGES))?),
+        metrics: (!given.is_set("disable-metrics")).then_some(metrics),
+    })
+}
