@@ -65,10 +65,17 @@ struct Asked {
     volume: bool,
 }
 
-#[derive(Clone)]
+/// A step for a snapshot, and what it was decided on.
+struct Doings {
+    step: Step,
+    object: VolumeSnapshot,
+    content: Option<VolumeSnapshotContent>,
+    asked: Asked,
+}
+
 enum Doing {
-    Snapshot { step: Step, object: VolumeSnapshot, content: Option<VolumeSnapshotContent>, asked: Asked },
-    Guard(VolumeSnapshotContent),
+    Snapshot(Box<Doings>),
+    Guard(Box<VolumeSnapshotContent>),
     LetGo { may: bool },
     Delete,
 }
@@ -317,7 +324,7 @@ impl Simulation {
             note_volume_mode: false,
         });
         let idle = matches!(step, Step::Forget | Step::Done | Step::Wait(_));
-        (!idle).then_some(Doing::Snapshot { step, object, content, asked })
+        (!idle).then(|| Doing::Snapshot(Box::new(Doings { step, object, content, asked })))
     }
 
     fn look_at_content(&self, name: &str) -> Option<Doing> {
@@ -327,7 +334,7 @@ impl Simulation {
         if self.bug == Bug::CleansUp && is_orphan && !content.metadata.is_deleting() {
             return Some(Doing::Delete);
         }
-        (protect::content(&content) == ContentStep::Guard).then_some(Doing::Guard(content))
+        (protect::content(&content) == ContentStep::Guard).then(|| Doing::Guard(Box::new(content)))
     }
 
     fn may_go(&self, name: &str) -> bool {
@@ -360,7 +367,8 @@ impl Simulation {
         }
         let mut asked = Asked::default();
         match (&subject, doing) {
-            (_, Doing::Snapshot { step, object, content, asked: before }) => {
+            (_, Doing::Snapshot(doings)) => {
+                let Doings { step, object, content, asked: before } = *doings;
                 asked = before;
                 if !self.act(step, &object, content.as_ref(), &mut asked)? {
                     return Ok(());

@@ -277,7 +277,10 @@ fn the_default_class() {
     };
     let (ours, other) = (class("a", "d"), class("b", "e"));
     assert_eq!(choose(&[other.clone(), ours.clone()], |_| {}), Step::SetClass("a".into()));
-    assert_eq!(choose(&[ours.clone()], |world| world.asked_volume = false), Step::AskVolume("pv".into()));
+    assert_eq!(
+        choose(std::slice::from_ref(&ours), |world| world.asked_volume = false),
+        Step::AskVolume("pv".into())
+    );
     assert_eq!(failed(choose(&[other], |_| {})), "cannot find default snapshot class");
     assert_eq!(failed(choose(&[ours, class("c", "d")], |_| {})), "2 default snapshot classes were found");
     assert_eq!(
