@@ -102,7 +102,7 @@ digitalocean() {
   done
   printf 'sanity' >"$WORK/token"
   driver_start "$wharf" driver digitalocean --url "$url" --token-file "$WORK/token" --region nyc3 --droplet-id 101 \
-    --device-dir "$WORK/links/101" --state-dir "$WORK/notes"
+    --device-dir "$WORK/links/101" --state-dir "$WORK/notes" --do-api-rate-limit 1000
   judge "$name" "$(may_skip digitalocean)" "$access"
   driver_stop || count "$name: stop" 0 1
   [ -z "$(ls -A "$WORK/notes")" ] || count "$name: notes of volumes that are gone" 0 1

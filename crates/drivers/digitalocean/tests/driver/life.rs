@@ -34,7 +34,7 @@ async fn a_whole_life_leaves_nothing() {
     // A restart forgets nothing.
     bench.restart().await;
     let published = bench.call(v1::ListVolumesRequest::default()).await.unwrap().entries;
-    assert_eq!(published[0].status.as_ref().unwrap().published_node_ids, [here.clone()]);
+    assert_eq!(published[0].status.as_ref().unwrap().published_node_ids, std::slice::from_ref(&here));
 
     // Larger than its snapshot; and beside its source, whose UUID it has.
     let copy = bench.call(restored("pvc-2", 3 * GIB, &snapshot.snapshot_id)).await.unwrap().volume.unwrap();
