@@ -136,7 +136,12 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     }
     let guards = guards(view, snapshot);
     if !guards.is_empty() {
-        return Step::Guard(guards);
+        // The class comes first, as upstream has it: a snapshot that cannot be taken can be deleted by anybody.
+        let unclassed = match view.content {
+            Found::Here(_) => None,
+            Found::Gone | Found::NotSeen => create::class(view, snapshot),
+        };
+        return unclassed.unwrap_or(Step::Guard(guards));
     }
     match is_ready(snapshot) && bound(snapshot).is_some() {
         true => verify(view, snapshot),

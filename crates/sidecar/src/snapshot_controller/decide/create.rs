@@ -5,7 +5,7 @@ use wharf_model::snapshot::names;
 use wharf_model::snapshot::secrets::SnapshotSecret;
 use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
 
-use super::super::view::{Found, View, claim_of};
+use super::super::view::{Found, View, claim_of, owner, pre_provisioned};
 use super::{Creation, Fault, Step};
 
 /// What to do for a snapshot without a content.
@@ -14,6 +14,18 @@ pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
         (Some(name), None) => Step::Fail(no_class(name)),
         (Some(_), Some(class)) => create(view, snapshot, class),
         (None, _) => choose(view, snapshot),
+    }
+}
+
+/// What to do until a snapshot that is to be taken has a class; `None` once it has.
+pub(super) fn class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Option<Step> {
+    if pre_provisioned(snapshot).is_some() || owner(snapshot).is_some() {
+        return None;
+    }
+    match (&snapshot.spec.volume_snapshot_class_name, view.class) {
+        (Some(name), None) => Some(Step::Fail(no_class(name))),
+        (Some(_), Some(_)) => None,
+        (None, _) => Some(choose(view, snapshot)),
     }
 }
 

@@ -537,3 +537,27 @@ fn a_snapshot_goes() {
     );
     assert_eq!(going(|world| world.snapshot["metadata"]["finalizers"] = json!(["other"])), Step::Done);
 }
+
+/// sidecars.md 1.4 "Default class": seen beside upstream, a snapshot without a class has no finalizer yet.
+#[test]
+fn the_class_comes_before_the_finalizer() {
+    let unguarded = |change: fn(&mut World)| {
+        step(|world| {
+            world.snapshot["metadata"]["finalizers"] = json!([]);
+            change(world);
+        })
+    };
+    let reason = |step: Step| match step {
+        Step::Fail(fault) => fault.reason,
+        other => panic!("{other:?}"),
+    };
+    let unnamed = |world: &mut World| world.snapshot["spec"]["volumeSnapshotClassName"] = Value::Null;
+    assert_eq!(reason(unguarded(|world| world.class = None)), "GetSnapshotClassFailed");
+    assert_eq!(reason(unguarded(unnamed)), "SetDefaultSnapshotClassFailed");
+    let chosen = unguarded(|world| {
+        world.snapshot["spec"]["volumeSnapshotClassName"] = Value::Null;
+        world.defaults = vec![class("fast", "d")];
+    });
+    assert_eq!(chosen, Step::SetClass("fast".into()));
+    assert_eq!(unguarded(|_| {}), Step::Guard(vec![names::AS_SOURCE_PROTECTION]));
+}
