@@ -22,7 +22,7 @@ pub(super) const TAKEN_OVER: (&str, &str) =
 const REGION: &str = "nyc3";
 const TOKEN: &str = "dop_v1_for_tests";
 
-/// Everything that runs. The order is that of the drops: the double, which lets go of the devices, is the last.
+/// Everything that runs.
 pub(super) struct Cloud {
     sidecars: Vec<Beside>,
     drivers: Vec<Beside>,
@@ -87,8 +87,8 @@ impl Cloud {
         Self { sidecars, drivers, fake, api, by_id }
     }
 
-    /// Ends everything in order, when the double holds nothing any more: no volume, no snapshot, no device.
-    pub(super) fn is_empty(mut self, cluster: &TestCluster) {
+    /// Ends drivers and sidecars in order, when the double holds nothing any more: no volume, no snapshot, no device.
+    pub(super) fn is_empty(&mut self, cluster: &TestCluster) {
         cluster.eventually("the cloud is empty", 2 * MINUTE, |_| {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
@@ -98,7 +98,7 @@ impl Cloud {
             let links = fs::read_dir(self.by_id.join(droplet.to_string())).unwrap();
             assert_eq!(links.count(), 0, "links of droplet {droplet}");
         }
-        for process in self.sidecars.iter_mut().chain(&mut self.drivers).chain([&mut self.fake]) {
+        for process in self.sidecars.iter_mut().chain(&mut self.drivers) {
             process.stop();
         }
     }
@@ -167,6 +167,13 @@ impl Cloud {
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.starts_with("HTTP/1.1 2"), "{method} {path}: {answer}");
         serde_json::from_str(body).unwrap()
+    }
+}
+
+impl Drop for Cloud {
+    /// The double lets go of its devices only if it may end in order, also after a test that failed.
+    fn drop(&mut self) {
+        self.fake.end();
     }
 }
 
