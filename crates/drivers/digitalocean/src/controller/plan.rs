@@ -3,7 +3,7 @@
 use wharf_driver::backend::{NewVolume, Source, Topology};
 
 use crate::api::Volume;
-use crate::names::REGION_KEY;
+use crate::names::{DESCRIPTION, REGION_KEY};
 use crate::size::{self, SizeError, bytes};
 
 /// What to do.
@@ -40,6 +40,11 @@ pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeErr
         "volume {:?} exists already with {} GiB (id {}), which is not what is asked for",
         wanted.name, volume.size_gigabytes, volume.id
     )))
+}
+
+/// Whether a volume that could not grow is one of ours that nobody has used yet.
+pub(super) fn may_be_undone(volume: &Volume) -> bool {
+    volume.droplet_ids.is_empty() && volume.description == DESCRIPTION
 }
 
 /// Whether a volume in this region can be reached from where it must be. A place that names no region is anywhere.
@@ -110,6 +115,16 @@ mod tests {
             (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
         ] {
             assert_eq!(word(found, wanted.clone()), expected, "{found:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_ours_and_unused_is_undone() {
+        for (droplets, description, expected) in
+            [(vec![], DESCRIPTION, true), (vec![7], DESCRIPTION, false), (vec![], "by hand", false)]
+        {
+            let volume = Volume { droplet_ids: droplets, description: description.to_owned(), ..volume(1) };
+            assert_eq!(may_be_undone(&volume), expected, "{volume:?}");
         }
     }
 
