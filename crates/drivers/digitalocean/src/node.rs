@@ -162,7 +162,7 @@ impl NodeDevices {
             Seen::Device(look) => {
                 Some(Device { path: look.path, size: look.size.unwrap_or(0), read_only: look.read_only })
             }
-            Seen::Missing | Seen::Unknown(_) | Seen::Astray(_) => None,
+            Seen::Missing | Seen::Unknown(_) | Seen::Astray(_) | Seen::Another(_) => None,
         }
     }
 
