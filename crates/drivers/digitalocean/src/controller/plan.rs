@@ -15,6 +15,8 @@ pub(super) enum Plan {
     Take,
     /// It was restored, and has yet to grow to so many GiB: an earlier call did not get that far.
     Grow(u64),
+    /// The existing driver made it, with its size rounded down (B1): it has yet to grow to so many GiB.
+    RoundUp(u64),
     /// It is there, and is not what is asked for.
     Differs(String),
     /// The name is not unique, which the API promises.
@@ -36,14 +38,20 @@ pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeErr
     if matches!(wanted.source, Some(Source::Snapshot(_))) && has < wanted.size.required {
         return Ok(Plan::Grow(size::choose(wanted.size, volume.size_gigabytes)?));
     }
+    if has == size::rounded_down(wanted.size.required)
+        && is_unused(volume)
+        && let Ok(gib) = size::choose(wanted.size, volume.size_gigabytes)
+    {
+        return Ok(Plan::RoundUp(gib));
+    }
     Ok(Plan::Differs(format!(
         "volume {:?} exists already with {} GiB (id {}), which is not what is asked for",
         wanted.name, volume.size_gigabytes, volume.id
     )))
 }
 
-/// Whether a volume that could not grow is one of ours that nobody has used yet.
-pub(super) fn may_be_undone(volume: &Volume) -> bool {
+/// Whether a volume is one of ours that nobody uses.
+pub(super) fn is_unused(volume: &Volume) -> bool {
     volume.droplet_ids.is_empty() && volume.description == DESCRIPTION
 }
 
@@ -95,10 +103,13 @@ mod tests {
             Ok(Plan::Make) => "make".to_owned(),
             Ok(Plan::Take) => "take".into(),
             Ok(Plan::Grow(gib)) => format!("grow {gib}"),
+            Ok(Plan::RoundUp(gib)) => format!("round up {gib}"),
             Ok(Plan::Differs(_)) => "differs".into(),
             Ok(Plan::Doubled(_)) => "doubled".into(),
             Err(_) => "out of range".into(),
         };
+        let ours = |gib| Volume { description: DESCRIPTION.to_owned(), ..volume(gib) };
+        let attached = |gib| Volume { droplet_ids: vec![7], ..ours(gib) };
         for (found, wanted, expected) in [
             (&[][..], wanted(GIB, None, false), "make"),
             (&[], wanted(GIB, None, true), "make"),
@@ -113,18 +124,24 @@ mod tests {
             (&[volume(4)], wanted(GIB, Some(2 * GIB), true), "differs"),
             (&[volume(1)], wanted(5 * GIB / 2, Some(5 * GIB / 2), true), "out of range"),
             (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
+            // B1: what the existing driver made before it died.
+            (&[ours(2)], wanted(5 * GIB / 2, None, false), "round up 3"),
+            (&[ours(2)], wanted(5 * GIB / 2, Some(5 * GIB / 2), false), "differs"),
+            (&[ours(1)], wanted(5 * GIB / 2, None, false), "differs"),
+            (&[volume(2)], wanted(5 * GIB / 2, None, false), "differs"),
+            (&[attached(2)], wanted(5 * GIB / 2, None, false), "differs"),
         ] {
             assert_eq!(word(found, wanted.clone()), expected, "{found:?} {wanted:?}");
         }
     }
 
     #[test]
-    fn only_what_is_ours_and_unused_is_undone() {
+    fn what_is_ours_and_unused() {
         for (droplets, description, expected) in
             [(vec![], DESCRIPTION, true), (vec![7], DESCRIPTION, false), (vec![], "by hand", false)]
         {
             let volume = Volume { droplet_ids: droplets, description: description.to_owned(), ..volume(1) };
-            assert_eq!(may_be_undone(&volume), expected, "{volume:?}");
+            assert_eq!(is_unused(&volume), expected, "{volume:?}");
         }
     }
 

@@ -14,7 +14,7 @@ use wharf_driver::backend::{
     SizeRange, Source, Volume, VolumeAccess, Volumes,
 };
 
-use super::plan::{Plan, is_reachable, may_be_undone, plan};
+use super::plan::{Plan, is_reachable, is_unused, plan};
 use super::{Controller, described, parameters};
 use crate::client::Kind;
 use crate::names::{DESCRIPTION, volume_name};
@@ -105,6 +105,14 @@ impl Controller {
         match (plan, found.into_iter().next()) {
             (Plan::Take, Some(volume)) => Ok(volume),
             (Plan::Grow(gib), Some(volume)) => self.grow(&volume, gib).await,
+            // Not ours to take back: without room it is waited for.
+            (Plan::RoundUp(gib), Some(volume)) => {
+                let grown = self.attachments.resize(&volume.id, gib).await;
+                grown.map_err(|error| match fault::grow(error) {
+                    CreateError::Exhausted(why) => BackendError::Unavailable(why).into(),
+                    other => other,
+                })
+            }
             (Plan::Differs(why), _) => Err(CreateError::Exists(why)),
             (Plan::Doubled(count), _) => {
                 let why = format!(
@@ -113,7 +121,7 @@ impl Controller {
                 );
                 Err(BackendError::Unavailable(why).into())
             }
-            (Plan::Make | Plan::Take | Plan::Grow(_), _) => {
+            (Plan::Make | Plan::Take | Plan::Grow(_) | Plan::RoundUp(_), _) => {
                 Err(BackendError::Internal("a volume that was found is not there; this is a bug".into())
                     .into())
             }
@@ -189,7 +197,7 @@ impl Controller {
                 volume.name, volume.id
             )))
         };
-        if !may_be_undone(volume) {
+        if !is_unused(volume) {
             return left("somebody else made it, or uses it".to_owned());
         }
         let deleted = self.client.delete_volume(&volume.id).await;
