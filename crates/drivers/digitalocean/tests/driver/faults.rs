@@ -58,7 +58,7 @@ async fn a_call_of_which_nobody_knows_what_became_is_made_good() {
         ("POST", "/v2/volumes/*/actions", Some("detach")),
         ("POST", "/v2/volumes/*/snapshots", None),
         ("DELETE", "/v2/volumes/*", None),
-        ("DELETE", "/v2/snapshots/*", None),
+        ("DELETE", "/v2/volumes/snapshots/*", None),
     ];
     for what in [What::ResetAfter, What::StatusAfter(500), What::Truncated, What::ResetBefore] {
         for (method, path, action) in calls {
