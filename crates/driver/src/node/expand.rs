@@ -32,7 +32,7 @@ impl Block {
                 device.size
             )));
         }
-        if seen < size.required {
+        if seen < self.devices.least_for(size.required) {
             return Err(NodeError::OutOfRange(format!(
                 "it has {seen} bytes, and {} are asked for; expand it by the controller first",
                 size.required

@@ -10,7 +10,7 @@ use wharf_linux::{FsType, Kernel, MountTable, PathKind};
 use super::block::Block;
 use super::error::NodeError;
 use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, is_read_only, list};
-use super::stage::{in_the_way, unmount_all};
+use super::stage::{clear_lost, in_the_way, unmount_all};
 use crate::backend::{AccessMode, Device, StageVolume, Trace};
 
 /// A checked NodePublishVolume.
@@ -35,9 +35,12 @@ impl Block {
         }
         let Some(device) = device else { return Err(not_staged(&publish.staging)) };
         self.machine
-            .run(move |kernel| match publish.kind {
-                Kind::Filesystem => publish_filesystem(kernel, &device, &publish),
-                Kind::Raw => publish_raw(kernel, &device, &publish),
+            .run(move |kernel| {
+                clear_lost(kernel, &kernel.resolve(&publish.target)?)?;
+                match publish.kind {
+                    Kind::Filesystem => publish_filesystem(kernel, &device, &publish),
+                    Kind::Raw => publish_raw(kernel, &device, &publish),
+                }
             })
             .await
     }
