@@ -157,9 +157,8 @@ impl SnapshotController {
     /// Waits until everything that snapshots need is known. Groups are not needed: a cluster may have none.
     async fn served(&self) {
         let nodes = async {
-            match &self.nodes {
-                Some(nodes) => served(nodes).await,
-                None => {}
+            if let Some(nodes) = &self.nodes {
+                served(nodes).await;
             }
         };
         let (snapshots, contents) = (served(&self.snapshots), served(&self.contents));

@@ -14,13 +14,13 @@ pub(crate) struct DriverArgs {
 
 #[derive(Debug, Subcommand)]
 enum Driver {
-    Local(local::Args),
+    Local(Box<local::Args>),
     Digitalocean(Box<digitalocean::Args>),
 }
 
 pub(crate) async fn run(args: DriverArgs) -> anyhow::Result<()> {
     match args.driver {
-        Driver::Local(args) => local::run(args).await,
+        Driver::Local(args) => local::run(*args).await,
         Driver::Digitalocean(args) => digitalocean::run(*args).await,
     }
 }

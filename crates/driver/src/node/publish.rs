@@ -28,7 +28,7 @@ pub(crate) struct Publish {
 impl Block {
     /// Binds a staged volume; bound already is success.
     pub(crate) async fn publish(&self, volume: &StageVolume, publish: Publish) -> Result<(), NodeError> {
-        let mut device = self.attached_at(&volume.id, &publish.staging).await?;
+        let mut device = self.find_at(&volume.id, &publish.staging).await?;
         if device.is_none() && publish.kind == Kind::Raw {
             // A raw volume leaves no trace at its staging path.
             device = self.devices.adopt(&volume.id, Trace::Published(&volume.publish_context)).await?;

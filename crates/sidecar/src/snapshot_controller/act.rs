@@ -64,6 +64,7 @@ impl Seen {
         View {
             snapshot,
             content: Found::of(self.content.as_deref(), asked_content),
+            asked: asked_content,
             class: self.class.as_deref(),
             defaults: &self.defaults,
             claim: self.claim.as_deref(),

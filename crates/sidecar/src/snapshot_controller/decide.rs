@@ -134,6 +134,9 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     {
         return Step::Fail(fault);
     }
+    if let Some(step) = create::class(view, snapshot) {
+        return step;
+    }
     let guards = guards(view, snapshot);
     if !guards.is_empty() {
         return Step::Guard(guards);
@@ -239,7 +242,10 @@ fn advance(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     if is_member && bound(snapshot).is_none() {
         return Step::Wait(Waiting::Membership);
     }
+    let is_new = pre_provisioned(snapshot).is_none() && create::is_new(view, snapshot);
     match view.content {
+        // Whoever makes one that is there is told so: it need not be asked for before.
+        Found::NotSeen if is_new => create::decide(view, snapshot),
         Found::NotSeen => Step::AskContent(super::view::content_of(snapshot)),
         Found::Gone if is_member || pre_provisioned(snapshot).is_some() || is_created(snapshot) => {
             Step::Fail(missing())
@@ -257,11 +263,7 @@ fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotCont
         let class = &snapshot.spec.volume_snapshot_class_name;
         let is_free = content.spec.volume_snapshot_ref.uid.is_empty();
         if is_free || (content.spec.volume_snapshot_class_name.is_none() && class.is_some()) {
-            // A content without its class could not be deleted with its secrets.
-            return match (class, view.class) {
-                (Some(name), None) => Step::Fail(create::no_class(name)),
-                (class, _) => Step::BindContent { class: class.clone() },
-            };
+            return Step::BindContent { class: class.clone() };
         }
     }
     let handle = content.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());

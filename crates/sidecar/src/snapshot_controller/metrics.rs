@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 const BUCKETS: [f64; 13] = [0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0];
 
+/// Operations under way, by what they are and by the object's identity.
+type InFlight = HashMap<(Operation, Of, String), Running>;
 type Labels = [(&'static str, String); 4];
 
 /// What is measured.
@@ -53,7 +55,7 @@ struct Running {
 pub(crate) struct Operations {
     took: Family<Labels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
-    running: Arc<Mutex<HashMap<(Operation, Of, String), Running>>>,
+    running: Arc<Mutex<InFlight>>,
 }
 
 impl Operations {

@@ -18,6 +18,8 @@ pub(crate) struct View<'a> {
     pub(crate) snapshot: Option<&'a VolumeSnapshot>,
     /// The content of the name that it is bound to, asks for, or would be given.
     pub(crate) content: Found<'a, VolumeSnapshotContent>,
+    /// Whether the server was asked for it: then it is not an old version of it.
+    pub(crate) asked: bool,
     /// The class that it names.
     pub(crate) class: Option<&'a VolumeSnapshotClass>,
     /// The classes that are marked as default, of all drivers.

@@ -76,6 +76,7 @@ pub(super) fn plan(there: &Value, ours: &Value) -> Plan {
             },
         }
     }
+    let our_versions = versions(ours).len();
     if what.is_empty() {
         return Plan::Keep("it has everything".to_owned());
     }
@@ -84,7 +85,9 @@ pub(super) fn plan(there: &Value, ours: &Value) -> Plan {
         (annotations, ours.pointer("/metadata/annotations").and_then(Value::as_object))
     {
         let annotations = annotations.or_insert_with(|| Value::Object(Map::new()));
-        for (key, value) in ours {
+        // What keeps a version of somebody else's is not ours, and its rules are not ours to renew.
+        let is_ours = theirs.is_some() || what.len() == our_versions;
+        for (key, value) in ours.iter().filter(|(key, _)| is_ours || *key != REVISION) {
             annotations[key.as_str()] = value.clone();
         }
     }
@@ -158,7 +161,7 @@ fn without_flags(version: &Value) -> Value {
     version
 }
 
-/// The paths of all fields of a schema.
+/// The paths of all fields of a schema, but those that every object has.
 fn fields(schema: &Value) -> BTreeSet<String> {
     fn walk(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
         for (name, property) in schema["properties"].as_object().into_iter().flatten() {
@@ -172,6 +175,7 @@ fn fields(schema: &Value) -> BTreeSet<String> {
     }
     let mut found = BTreeSet::new();
     walk(schema, "", &mut found);
+    found.retain(|path| !["apiVersion", "kind", "metadata"].contains(&path.as_str()));
     found
 }
 
@@ -296,6 +300,11 @@ mod tests {
         let (object, what) = written(plan(&there, &mine));
         assert_eq!(what, "v1 is served");
         assert_eq!(object["spec"]["versions"][1], version("v1", &["a"]));
+        // The other one is somebody else's still, and stays so when it is looked at again.
+        assert_eq!(revision(&object), None);
+        let mut rules = object.clone();
+        rules["spec"]["versions"][0]["additionalPrinterColumns"] = json!([{"name": "X"}]);
+        assert_eq!(plan(&rules, &mine), Plan::Keep("it has everything".into()));
         there["status"] = json!({"storedVersions": ["v1beta1", "v1beta2"]});
         assert!(matches!(plan(&there, &mine), Plan::Refuse(why) if why.contains("stored as v1beta1")));
         there["status"] = json!({"storedVersions": ["v1beta2"]});
@@ -336,7 +345,7 @@ mod tests {
             assert_eq!(versions(&crd).first().map(|version| text(version, "name")), Some(spoken), "{name}");
             assert_eq!(plan(&crd, &crd), Plan::Keep("it has everything".into()), "{name}");
             let fields = fields(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
-            assert!(fields.contains("metadata") && fields.len() > 4, "{name}: {fields:?}");
+            assert!(!fields.contains("metadata") && fields.len() > 2, "{name}: {fields:?}");
         }
     }
 

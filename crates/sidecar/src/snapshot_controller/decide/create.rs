@@ -5,7 +5,7 @@ use wharf_model::snapshot::names;
 use wharf_model::snapshot::secrets::SnapshotSecret;
 use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
 
-use super::super::view::{Found, View, claim_of};
+use super::super::view::{Found, View, bound, claim_of, is_created, owner, points_back, pre_provisioned};
 use super::{Creation, Fault, Step};
 
 /// What to do for a snapshot without a content.
@@ -17,8 +17,30 @@ pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     }
 }
 
+/// Whether nothing was made for it yet, or bound to it.
+pub(super) fn is_new(view: &View<'_>, snapshot: &VolumeSnapshot) -> bool {
+    let is_bound = match view.content {
+        Found::Here(content) => points_back(content, &snapshot.metadata),
+        Found::NotSeen | Found::Gone => false,
+    };
+    !is_bound && bound(snapshot).is_none() && !is_created(snapshot) && owner(snapshot).is_none()
+}
+
+/// What has to be done about its class, before anything else: one that has no class has not even a finalizer.
+pub(super) fn class(view: &View<'_>, snapshot: &VolumeSnapshot) -> Option<Step> {
+    if !is_new(view, snapshot) {
+        return None;
+    }
+    match (&snapshot.spec.volume_snapshot_class_name, view.class) {
+        (Some(name), None) => Some(Step::Fail(no_class(name))),
+        (Some(_), Some(_)) => None,
+        (None, _) if pre_provisioned(snapshot).is_some() => None,
+        (None, _) => Some(choose(view, snapshot)),
+    }
+}
+
 /// The class is not there.
-pub(super) fn no_class(name: &str) -> Fault {
+fn no_class(name: &str) -> Fault {
     let message = format!(
         "Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io {name:?} not found"
     );

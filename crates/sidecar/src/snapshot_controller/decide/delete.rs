@@ -23,6 +23,8 @@ pub(super) fn decide(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
         // It may have been made a moment ago, by us or by somebody who died.
         Found::NotSeen => return Step::AskContent(content_of(snapshot)),
         Found::Here(content) if points_back(content, &snapshot.metadata) => Some(content),
+        // It may have been bound a moment ago, by somebody who died.
+        Found::Here(_) if !view.asked => return Step::AskContent(content_of(snapshot)),
         Found::Gone | Found::Here(_) => None,
     };
     if content.is_some() && view.restoring {

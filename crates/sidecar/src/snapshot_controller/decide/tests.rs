@@ -99,6 +99,7 @@ impl World {
         decide(&View {
             snapshot: Some(&snapshot),
             content: Found::of(content.as_ref(), self.asked),
+            asked: self.asked,
             class: class.as_ref(),
             defaults: &defaults,
             claim: claim.as_ref(),
@@ -146,7 +147,12 @@ fn creation() -> Creation {
 fn a_snapshot_is_taken() {
     let unguarded = step(|world| world.snapshot["metadata"]["finalizers"] = json!([]));
     assert_eq!(unguarded, Step::Guard(vec![names::AS_SOURCE_PROTECTION]));
-    assert_eq!(step(|world| world.asked = false), Step::AskContent("snapcontent-u".into()));
+    assert_eq!(step(|world| world.asked = false), Step::CreateContent(creation()));
+    let bound = step(|world| {
+        world.asked = false;
+        world.snapshot["status"] = json!({"boundVolumeSnapshotContentName": "snapcontent-u"});
+    });
+    assert_eq!(bound, Step::AskContent("snapcontent-u".into()));
     let unprotected = |world: &mut World| world.claim.as_mut().unwrap()["metadata"]["finalizers"] = json!([]);
     assert_eq!(step(unprotected), Step::ProtectClaim);
     assert_eq!(step(|world| world.asked_volume = false), Step::AskVolume("pv".into()));
@@ -271,7 +277,10 @@ fn the_default_class() {
     };
     let (ours, other) = (class("a", "d"), class("b", "e"));
     assert_eq!(choose(&[other.clone(), ours.clone()], |_| {}), Step::SetClass("a".into()));
-    assert_eq!(choose(&[ours.clone()], |world| world.asked_volume = false), Step::AskVolume("pv".into()));
+    assert_eq!(
+        choose(std::slice::from_ref(&ours), |world| world.asked_volume = false),
+        Step::AskVolume("pv".into())
+    );
     assert_eq!(failed(choose(&[other], |_| {})), "cannot find default snapshot class");
     assert_eq!(failed(choose(&[ours, class("c", "d")], |_| {})), "2 default snapshot classes were found");
     assert_eq!(
@@ -515,6 +524,14 @@ fn a_snapshot_goes() {
     assert_eq!(
         going(|world| world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("x")),
         Step::Release(both())
+    );
+    // The store may have it as it was before it was bound.
+    assert_eq!(
+        going(|world| {
+            world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("");
+            world.asked = false;
+        }),
+        Step::AskContent("snapcontent-u".into())
     );
     assert_eq!(going(|world| world.restoring = true), Step::Wait(Waiting::Restore));
     assert_eq!(

@@ -116,7 +116,7 @@ impl Cloud {
         self.act(id, droplet, "attach", true);
     }
 
-    /// Makes an ext4 on a volume, as the driver before did, with one file on it; and detaches it.
+    /// Makes an xfs on a volume, as the driver before did, with one file on it; and detaches it.
     pub(super) fn fill(&self, id: &str, name: &str, word: &str) {
         self.attach(id, DROPLETS[0]);
         let link = self.by_id.join(DROPLETS[0].to_string()).join(format!("scsi-0DO_Volume_{name}"));
@@ -126,7 +126,7 @@ impl Cloud {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        run("mkfs.ext4", &["-q", "-F", &text(&link)]);
+        run("mkfs.xfs", &["-q", &text(&link)]);
         let mount = self.by_id.join("filling");
         fs::create_dir_all(&mount).unwrap();
         run("mount", &[&text(&link), &text(&mount)]);
@@ -178,6 +178,8 @@ pub(super) fn attachment_name(id: &str) -> String {
 
 /// A volume and its claim as the provisioner beside the driver before has written them.
 pub(super) fn as_before(name: &str, id: &str) -> String {
+    // One that is grown in use must be of a kind that can be here.
+    let fs = if name == TAKEN_OVER.0 { "xfs" } else { "ext4" };
     format!(
         r#"
 apiVersion: v1
@@ -192,7 +194,7 @@ spec:
   claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, name: {name}, namespace: default}}
   csi:
     driver: {DRIVER}
-    fsType: ext4
+    fsType: {fs}
     volumeAttributes: {{storage.kubernetes.io/csiProvisionerIdentity: 1767000000000-8081-{DRIVER}}}
     volumeHandle: {id}
   nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: region, operator: In, values: [{REGION}]}}]}}]}}}}

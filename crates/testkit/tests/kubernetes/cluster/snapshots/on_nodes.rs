@@ -121,7 +121,7 @@ fn group_across_nodes(story: &Story<'_>) {
     cluster.apply(GROUP);
     cluster.eventually("it is refused, and says why", MINUTE, |cluster| {
         let said = cluster.field("volumegroupsnapshot/pair", ".status.error.message");
-        said.contains("on one node").then_some(())
+        said.contains("on different nodes").then_some(())
     });
     cluster.kubectl(&["delete", "volumegroupsnapshot", "pair", "--timeout=60s"]);
     no_contents(cluster);

@@ -88,7 +88,8 @@ fn lost_answers(cluster: &TestCluster, driver: &ScriptedDriver) {
 
 /// Begins a snapshot whose call takes a while; gives the content once it is marked.
 fn begun(cluster: &TestCluster, driver: &ScriptedDriver, name: &str, class: &str) -> String {
-    driver.faults(r#"{"CreateSnapshot": {"delay_ms": 4000, "count": 1}}"#);
+    // The name makes it another file: then it is counted anew.
+    driver.faults(&format!(r#"{{"CreateSnapshot": {{"delay_ms": 4000, "count": 1}}, "{name}": {{}}}}"#));
     cluster.apply(&snapshot(name, class, "data"));
     let content = format!("volumesnapshotcontent/{}", content_of(cluster, name));
     cluster.eventually("it is marked", MINUTE, |cluster| {
