@@ -213,7 +213,7 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
   name: {name}
-  annotations: {{pv.kubernetes.io/bind-completed: "yes", pv.kubernetes.io/bound-by-controller: "yes", volume.kubernetes.io/storage-provisioner: {DRIVER}}}
+  annotations: {{volume.kubernetes.io/storage-provisioner: {DRIVER}}}
 spec:
   accessModes: [ReadWriteOnce]
   resources: {{requests: {{storage: 2Gi}}}}
