@@ -265,8 +265,8 @@ mod tests {
         let short = page(0x80, &NAME.as_bytes()[..36]);
         let with_port = [named(NAME), vec![0x61, 0x93, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
         // what sysfs has of the device, whether it may be the volume's
-        let table: [(&[(&str, Vec<u8>)], bool); 13] = [
-            (&[], true),
+        let table = [
+            (&[][..] as &[(&str, Vec<u8>)], true),
             (&[("partition", b"1\n".to_vec())], false),
             (&[("partition", b"1\n".to_vec()), ("device/vpd_pg83", named(NAME))], false),
             (&[("device/vpd_pg83", named(NAME))], true),
