@@ -261,12 +261,13 @@ mod tests {
     #[test]
     fn a_device_is_whose_it_says_it_is() {
         const NAME: &str = "pvc-0213d7f4-bf2c-4bf5-a9a4-7c2c8d7c9f11";
+        type Files<'a> = &'a [(&'a str, Vec<u8>)];
         let named = |name: &str| names(&[(0, name.as_bytes())]);
         let short = page(0x80, &NAME.as_bytes()[..36]);
         let with_port = [named(NAME), vec![0x61, 0x93, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
         // what sysfs has of the device, whether it may be the volume's
-        let table = [
-            (&[][..] as &[(&str, Vec<u8>)], true),
+        let table: [(Files<'_>, bool); 13] = [
+            (&[], true),
             (&[("partition", b"1\n".to_vec())], false),
             (&[("partition", b"1\n".to_vec()), ("device/vpd_pg83", named(NAME))], false),
             (&[("device/vpd_pg83", named(NAME))], true),

@@ -57,7 +57,7 @@ fn a_volume_of_digitalocean_goes_through_its_life() {
     cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
     cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
     cluster.kubectl(&["delete", "pvc", "--selector", "app=test", "--timeout=120s"]);
-    cloud.is_empty(&cluster);
+    cloud.ends_empty(&cluster);
 }
 
 /// What dobs.csi.digitalocean.com has written: one volume in use with data, one that it never formatted.
@@ -98,7 +98,7 @@ fn volumes_of_the_driver_before_are_taken_over() {
     cluster.kubectl(&["delete", "pod", "--selector", "app=test"]);
     cluster.kubectl(&["delete", "volumesnapshot", "cut"]);
     cluster.kubectl(&["delete", "pvc", used, blank, "--timeout=120s"]);
-    cloud.is_empty(&cluster);
+    cloud.ends_empty(&cluster);
 }
 
 fn shell(cluster: &TestCluster, pod: &str, script: &str) -> String {

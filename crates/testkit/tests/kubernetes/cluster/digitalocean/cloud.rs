@@ -88,7 +88,7 @@ impl Cloud {
     }
 
     /// Ends drivers and sidecars in order, when the double holds nothing any more: no volume, no snapshot, no device.
-    pub(super) fn is_empty(&mut self, cluster: &TestCluster) {
+    pub(super) fn ends_empty(&mut self, cluster: &TestCluster) {
         cluster.eventually("the cloud is empty", 2 * MINUTE, |_| {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
