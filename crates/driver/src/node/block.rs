@@ -99,10 +99,9 @@ impl Block {
             let at = kernel.resolve(&at)?;
             Ok(kernel.mount_table()?.at(&at).and_then(|mount| shown_by(kernel, mount)))
         });
-        let Some(shown) = shown.await? else { return Ok(None) };
-        match self.devices.adopt(id, Trace::Mounted(&shown)).await {
-            Err(crate::backend::DeviceError::NotFound(_)) => Ok(None),
-            answer => Ok(answer?),
+        match shown.await? {
+            Some(shown) => Ok(self.devices.adopt(id, Trace::Mounted(&shown)).await?),
+            None => Ok(None),
         }
     }
 }

@@ -26,16 +26,16 @@ impl Block {
     /// Makes the volume ready at its staging path; ready already is success.
     pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
         let request = FsRequest::of(&volume)?;
-        // Also what another driver staged, of which there is no note: pods may run on it.
-        let was_staged =
-            self.attached_at(&volume.id, &staging).await?.is_some() || self.is_mounted(&staging).await?;
+        // Also as another driver staged it, of which there is no note: pods may run on it.
+        let was_attached = self.attached_at(&volume.id, &staging).await?.is_some();
+        let was_mounted = self.is_mounted(&staging).await?;
         let outcome = match request {
             Some(request) => self.stage_filesystem(&volume, &staging, request).await,
             None => self.stage_raw(&volume, &staging).await,
         };
-        if outcome.is_err() && !was_staged {
+        if outcome.is_err() && !was_attached {
             // After a final error an orchestrator may never ask for an unstage.
-            if let Err(error) = self.undo(&volume.id, &staging).await {
+            if let Err(error) = self.undo(&volume.id, &staging, was_mounted).await {
                 tracing::warn!(volume = volume.id, %error, "what a failed stage left could not be undone");
             }
         }
@@ -118,10 +118,17 @@ impl Block {
         self.machine.run(move |kernel| Ok(kernel.device_size(&path)?)).await
     }
 
-    async fn undo(&self, id: &str, staging: &Path) -> Result<(), NodeError> {
+    /// What was mounted before this stage is not this stage's to unmount, and its device stays attached.
+    async fn undo(&self, id: &str, staging: &Path, was_mounted: bool) -> Result<(), NodeError> {
         if let Some(device) = self.attached(id).await? {
             let staging = staging.to_owned();
-            self.machine.run(move |kernel| unmount_ours(kernel, &staging, &device)).await?;
+            let steps = move |kernel: &dyn Kernel| match was_mounted {
+                true => is_mounted_nowhere(kernel, &device),
+                false => unmount_ours(kernel, &staging, &device).map(|()| true),
+            };
+            if !self.machine.run(steps).await? {
+                return Ok(());
+            }
         }
         self.detach(id).await
     }
@@ -297,6 +304,12 @@ pub(super) fn unmount_all(
         "more than {MAX_STACKED} mounts lie over each other at {}",
         path.display()
     )))
+}
+
+fn is_mounted_nowhere(kernel: &dyn Kernel, device: &Device) -> Result<bool, NodeError> {
+    let node = DeviceNode::of(kernel, device)?;
+    let table = kernel.mount_table()?;
+    Ok(node.uses(&table).next().is_none())
 }
 
 fn unmount_ours(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
