@@ -369,7 +369,9 @@ fn a_driver_with_its_sidecar_in_one_process() {
     assert_eq!(both.wait_for_status("/healthz", 200), "ok");
     both.wait_for_status("/readyz", 200);
     assert_eq!(both.get("/debug/attempts").0, 200);
-    wait_for("its roles start", || both.log().contains(r#"roles="provisioner,resizer""#).then_some(()));
+    wait_for("its roles start", || {
+        both.log().contains(r#"roles="provisioner,resizer,snapshotter,health-monitor""#).then_some(())
+    });
     assert_eq!(both.stop(), Some(0), "{}", both.log());
     assert!(!node.socket().exists() && !Path::new(&endpoint).exists(), "sockets stay behind");
 
@@ -391,7 +393,7 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
     assert_eq!(sidecar.get("/readyz").0, 500, "the driver has not said yet what it can do");
     let _driver = node.driver("n1");
     sidecar.wait_for_status("/readyz", 200);
-    let chosen = r#"roles="provisioner,resizer""#;
+    let chosen = r#"roles="provisioner,resizer,snapshotter,health-monitor""#;
     wait_for("its roles start", || sidecar.log().contains(chosen).then_some(()));
 
     for (name, role) in
