@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
 
 use wharf_linux::{
     Devices as _, Error, Files as _, Filesystems as _, FsError, FsType, MakeFs, Mounts as _, Probe,
@@ -180,7 +181,13 @@ fn errors_that_the_kernel_counted_are_told() {
     let target = bench.mount_with(device.to_str().unwrap(), "ext4", "t", &["errors=continue"]);
     let name = device.file_name().unwrap().to_str().unwrap();
     fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "a test of the error count").unwrap();
-    assert_eq!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).unwrap(), 1);
+    // The kernel counts in the background.
+    let counted = || bench.linux.fs_error_count(&device, FsType::Ext4, &target).unwrap();
+    let until = Instant::now() + Duration::from_secs(10);
+    while counted() == 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(counted(), 1);
     bench.linux.unmount(&target).unwrap();
     assert!(bench.linux.fs_error_count(&device, FsType::Ext4, &target).is_err(), "not mounted");
     // It is counted in the superblock, and a check puts it right.
