@@ -169,6 +169,11 @@ pub trait Devices: Send + Sync + 'static {
     /// Makes the device on this node see the volume's present size (after a controller expansion), and
     /// answers it. Where the news of it takes its time, `at_least` is what is to be waited for.
     async fn refresh(&self, id: &str, at_least: u64) -> Result<Device, DeviceError>;
+    /// How large a device must be at the least for an expansion on the node to `required` bytes. Less than that only
+    /// where volumes are taken over from a driver that rounded down, and said that it had not.
+    fn least_for(&self, required: u64) -> u64 {
+        required
+    }
     /// Whether the user said that no file system is ever to be made on this volume: what is there is mounted.
     fn never_formats(&self, volume: &StageVolume) -> bool {
         let _ = volume;

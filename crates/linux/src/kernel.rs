@@ -72,6 +72,17 @@ pub trait Devices: Send + Sync {
     fn device_size(&self, device: &Path) -> Result<u64>;
     /// `(major, minor)` of a block device node.
     fn device_number(&self, device: &Path) -> Result<(u32, u32)>;
+    /// Whether the kernel has a block device of this number. Gone is only what it says is gone: without sysfs it is an
+    /// error.
+    fn device_exists(&self, (major, minor): (u32, u32)) -> Result<bool> {
+        let all = Path::new("/sys/dev/block");
+        let exists = |path: &Path| path.try_exists().map_err(|error| Error::call("stat", path, error));
+        match exists(&all.join(format!("{major}:{minor}")))? {
+            true => Ok(true),
+            false if exists(all)? => Ok(false),
+            false => Err(Error::call("stat", all, io::ErrorKind::NotFound)),
+        }
+    }
     /// Fills `buffer` from `offset`, past the page cache where that is possible; a short read is an error.
     fn read_device(&self, device: &Path, offset: u64, buffer: &mut [u8]) -> Result<()>;
 }

@@ -207,8 +207,7 @@ impl SnapshotController {
     /// The group that waits for a snapshot that is being restored from.
     fn group_of(&self, subject: &Subject) -> Option<Key> {
         let Subject::Snapshot(key) = subject else { return None };
-        let owner = view::owner(&*self.snapshots.get(key)?)?.name.clone();
-        Some(Key { namespace: key.namespace.clone(), name: owner })
+        view::parent(&*self.snapshots.get(key)?).map(|(group, _)| group)
     }
 
     /// Works on one thing, step by step, until it has to wait.

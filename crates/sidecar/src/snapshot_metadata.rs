@@ -5,6 +5,7 @@
 //!   owner may read snapshots of that namespace. Nothing is answered before, and nothing of it is remembered.
 //! - Only a snapshot's own content says what the driver calls it.
 //! - The driver's answer passes through as it is, no faster than the caller reads, and within a limit of time.
+//! - Connections and answers are so many at most, and none is kept for ever by a caller who is gone or silent.
 //! - Tokens and secrets are in no log, error or metric.
 
 use std::future::Future;
@@ -23,17 +24,27 @@ use wharf_csi::{Client, Endpoint, Page, serve_pages};
 use crate::driver::Driver;
 use crate::metrics::Metrics;
 use crate::process::{Address, SidecarError};
+use relay::Answers;
 use service::Service;
 use tls::Certificate;
 pub use tls::{Tls, TlsError};
 
 mod act;
 mod decide;
+mod relay;
 mod service;
 mod tls;
 
-/// Questions of one connection at once.
-const AT_ONCE: usize = 16;
+/// Questions of one connection at once, with their answers.
+const AT_ONCE: u32 = 16;
+/// Answers at once, of all connections.
+const ANSWERS: usize = 64;
+/// A connection without traffic is asked for a sign of life so often,
+const KEEPALIVE: Duration = Duration::from_secs(30);
+/// which has to come within this time.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+/// Older connections take no more questions: callers make a new one, and there is room for others.
+const OLD: Duration = Duration::from_secs(1800);
 /// How long answers may go on after a stop.
 const GRACE: Duration = Duration::from_secs(5);
 
@@ -104,18 +115,29 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), S
     let listener = address.bind().await?;
     let own = listener.local_addr().map_err(SnapshotMetadataError::Own)?;
     tracing::info!(address = %own, "serving snapshot metadata");
-    let service =
-        Service { cluster, driver: client.clone(), name, audience, longest, metrics: metrics.clone() };
-    let incoming = ReceiverStream::new(tls::accept(listener, certificate.clone()));
+    let answers = Answers::new(ANSWERS, longest, metrics.clone());
+    let service = Service {
+        cluster,
+        driver: client.clone(),
+        name,
+        audience,
+        longest,
+        answers,
+        metrics: metrics.clone(),
+    };
+    // What was asked before a connection was old may be answered.
+    let incoming =
+        ReceiverStream::new(tls::accept(listener, certificate.clone(), OLD.saturating_add(longest)));
     let (stopping, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = Server::builder().concurrency_limit_per_connection(AT_ONCE).serve_with_incoming_shutdown(
-        SnapshotMetadataServer::new(service),
-        incoming,
-        async {
+    let server = Server::builder()
+        .max_concurrent_streams(AT_ONCE)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(SIGN_OF_LIFE))
+        .max_connection_age(OLD)
+        .serve_with_incoming_shutdown(SnapshotMetadataServer::new(service), incoming, async {
             // Also when the other end is gone: then it is the end, too.
             _ = stopped.await;
-        },
-    );
+        });
     let ready = async {
         let driver = Driver::discover(&client, &metrics, false).await;
         match driver.can().snapshot_metadata {

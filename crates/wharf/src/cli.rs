@@ -57,7 +57,7 @@ enum Command {
     Install(InstallArgs),
     SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
-    Csi(CsiArgs),
+    Csi(Box<CsiArgs>),
     Backup(Box<BackupArgs>),
     Fake(FakeArgs),
 }
@@ -84,7 +84,7 @@ impl Cli {
             Command::Install(args) => install::run(args).await,
             Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
             Command::Local(args) => local::run(args),
-            Command::Csi(args) => csi::run(args).await,
+            Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,
             Command::Fake(args) => fake::run(args).await,
         }

@@ -30,20 +30,22 @@ const API: Api = Api {
 };
 
 /// The definitions, as they are shipped.
-const CRDS: [&str; 6] = [
+const CRDS: [&str; 7] = [
     include_str!("../../../deploy/crds/volumesnapshotclasses.yaml"),
     include_str!("../../../deploy/crds/volumesnapshotcontents.yaml"),
     include_str!("../../../deploy/crds/volumesnapshots.yaml"),
     include_str!("../../../deploy/crds/volumegroupsnapshotclasses.yaml"),
     include_str!("../../../deploy/crds/volumegroupsnapshotcontents.yaml"),
     include_str!("../../../deploy/crds/volumegroupsnapshots.yaml"),
+    include_str!("../../../deploy/crds/snapshotmetadataservices.yaml"),
 ];
 
 const EXPLANATION: &str = "\
 VolumeSnapshot, VolumeSnapshotContent, VolumeSnapshotClass (snapshot.storage.k8s.io/v1) and their group twins
-(groupsnapshot.storage.k8s.io/v1 and v1beta2) with their validation rules. What is there already is upgraded if it
-lacks something, and otherwise left alone: no version and no field is taken away, and it can be run any number of
-times. A definition that is neither older nor newer is refused, with the reason; the exit status is then 1.
+(groupsnapshot.storage.k8s.io/v1 and v1beta2) with their validation rules, and SnapshotMetadataService
+(cbt.storage.k8s.io/v1beta1). What is there already is upgraded if it lacks something, and otherwise left alone: no
+version and no field is taken away, and it can be run any number of times. A definition that is neither older nor
+newer, or does not serve what we need, is refused, with the reason; the exit status is then 1.
 
 Examples:
   wharf install crds --kubeconfig ~/.kube/config

@@ -164,10 +164,17 @@ fn digitalocean_has_the_existing_drivers_names_and_no_more_rights_than_it_needs(
     ];
     assert_eq!(names, expected);
     assert!(classes.iter().all(|class| class["provisioner"] == driver));
+    let snapshots = one(&objects, "VolumeSnapshotClass");
+    assert_eq!(
+        (&snapshots["metadata"]["name"], &snapshots["driver"]),
+        (&"do-block-storage".into(), &driver.into())
+    );
     let (ours, all) = (rights(&objects), rights(&self::objects("sidecar-rbac.yaml")));
     for right in &ours {
         assert!(all.contains(right), "{right} is beyond what any sidecar needs");
     }
+    // What volumes had been ill before a restart is read from events.
+    assert!(ours.iter().any(|right| right == "/events: list"), "{ours:?}");
     for of in ["/secrets", "apps/replicasets", "storage.k8s.io/csistoragecapacities", "groupsnapshot"] {
         assert!(!ours.iter().any(|right| right.starts_with(of)), "{of}");
     }

@@ -11,7 +11,7 @@ use wharf_linux::FsType;
 use super::error::NodeError;
 use super::machine::Machine;
 use super::mounts::{Kind, Wanted, shown_by};
-use crate::backend::{Device, Devices, StageVolume, Trace, VolumeAccess};
+use crate::backend::{Device, DeviceError, Devices, StageVolume, Trace, VolumeAccess};
 
 /// Key of the volume context under which options for mkfs are handed down from CreateVolume.
 const MKFS_OPTIONS: &str = "mkfsOptions";
@@ -75,7 +75,7 @@ impl Block {
     /// The device of a volume that is attached here; `None` if it is not, or if there is no such volume.
     pub(super) async fn attached(&self, id: &str) -> Result<Option<Device>, NodeError> {
         match self.devices.find(id).await {
-            Err(crate::backend::DeviceError::NotFound(_)) => Ok(None),
+            Err(DeviceError::NotFound(_)) => Ok(None),
             answer => Ok(answer?),
         }
     }
@@ -83,7 +83,15 @@ impl Block {
     /// Likewise of a volume that should be at this path: what is mounted there may tell what the backend has no
     /// note of.
     pub(super) async fn attached_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
-        if let Some(device) = self.attached(id).await? {
+        match self.find_at(id, path).await {
+            Err(NodeError::Device(DeviceError::NotFound(_))) => Ok(None),
+            answer => answer,
+        }
+    }
+
+    /// The same, of a volume that must exist.
+    pub(super) async fn find_at(&self, id: &str, path: &Path) -> Result<Option<Device>, NodeError> {
+        if let Some(device) = self.devices.find(id).await? {
             return Ok(Some(device));
         }
         let at = path.to_owned();

@@ -19,7 +19,7 @@ use crate::backend::{Device, SizeRange};
 impl Block {
     /// Answers the volume's size on this node.
     pub(crate) async fn expand(&self, id: &str, path: PathBuf, size: SizeRange) -> Result<u64, NodeError> {
-        let before = self.attached_at(id, &path).await?.ok_or_else(|| not_at(&path))?;
+        let before = self.find_at(id, &path).await?.ok_or_else(|| not_at(&path))?;
         let at = path.clone();
         self.machine.run(move |kernel| shown_at(kernel, &before, &at).map(drop)).await?;
 
@@ -32,7 +32,7 @@ impl Block {
                 device.size
             )));
         }
-        if seen < size.required {
+        if seen < self.devices.least_for(size.required) {
             return Err(NodeError::OutOfRange(format!(
                 "it has {seen} bytes, and {} are asked for; expand it by the controller first",
                 size.required

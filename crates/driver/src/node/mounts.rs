@@ -94,6 +94,14 @@ impl DeviceNode {
     }
 }
 
+/// All mounts of the file system that is at a path, if that is the whole file system of a device: what a volume looks
+/// like whose device is not known.
+pub(crate) fn same_filesystem<'a>(table: &'a MountTable, path: &Path) -> Vec<&'a Mount> {
+    let whole = table.at(path).filter(|mount| mount.device.0 != 0 && mount.root == Path::new("/"));
+    let same = |mount: &&Mount| whole.is_some_and(|whole| whole.device == mount.device);
+    table.mounts().iter().filter(same).collect()
+}
+
 /// The device that a mount shows, as a file system or as a node; `None` where no device here is certain to be it.
 pub(crate) fn shown_by(kernel: &dyn Kernel, mount: &Mount) -> Option<PathBuf> {
     let name = mount.root.strip_prefix("/").ok().filter(|name| name.components().count() == 1);
@@ -181,6 +189,20 @@ pub(crate) fn turned_read_only(mount: &Mount) -> bool {
 
 fn has(options: &[String], wanted: &str) -> bool {
     options.iter().any(|option| option == wanted)
+}
+
+/// Whether the device that a mount shows is gone, so that nobody can read or write through it any more. A volume
+/// that comes back does so as another device, and its old mounts are nobody's. `exists` is asked for a number.
+pub(crate) fn is_lost<E>(
+    mount: &Mount,
+    exists: impl FnOnce((u32, u32)) -> Result<bool, E>,
+) -> Result<bool, E> {
+    // A device node that was removed; the kernel marks it so.
+    if mount.fs_type == "devtmpfs" {
+        return Ok(mount.root.as_os_str().as_encoded_bytes().ends_with(b"//deleted"));
+    }
+    // With major 0 are file systems that are on no device.
+    Ok(mount.device.0 != 0 && !exists(mount.device)?)
 }
 
 /// A mount, for a message.
@@ -272,6 +294,34 @@ mod tests {
             let Identity::Device(node) = device(minor) else { unreachable!() };
             assert_eq!(list(node.uses(&table)), expected);
         }
+    }
+
+    #[test]
+    fn a_volume_without_a_known_device_is_in_use_where_its_file_system_is() {
+        let table = table();
+        for (path, expected) in [
+            ("/stage/0", ""),
+            ("/stage/1", "/stage/1, /pod/1"),
+            ("/stage/4", "/stage/4"),
+            // On no device, and a directory of somebody else's file system.
+            ("/stage/5", ""),
+            ("/stage/6", ""),
+        ] {
+            assert_eq!(list(same_filesystem(&table, Path::new(path))), expected, "{path}");
+        }
+    }
+
+    /// 7:4 is gone, and all the others are there.
+    #[test]
+    fn a_mount_whose_device_is_gone_is_lost() {
+        const MORE: &str = "38 20 0:6 /loop9//deleted /pod/9 rw - devtmpfs devtmpfs rw\n";
+        let table = MountTable::parse(format!("{TABLE}{MORE}").as_bytes()).unwrap();
+        let exists = |number| Ok::<_, ()>(number != (7, 4) && number != (0, 60));
+        let lost: Vec<&Mount> =
+            table.mounts().iter().filter(|mount| is_lost(mount, exists).unwrap()).collect();
+        assert_eq!(list(lost), "/stage/4, /pod/9");
+        // Who cannot tell does not say that it is.
+        assert!(is_lost(table.at(Path::new("/stage/1")).unwrap(), |_| Err(())).is_err());
     }
 
     #[test]

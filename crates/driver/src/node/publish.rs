@@ -10,7 +10,7 @@ use wharf_linux::{FsType, Kernel, MountTable, PathKind};
 use super::block::Block;
 use super::error::NodeError;
 use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, is_read_only, list};
-use super::stage::{in_the_way, unmount_all};
+use super::stage::{clear_lost, in_the_way, unmount_all};
 use crate::backend::{AccessMode, Device, StageVolume, Trace};
 
 /// A checked NodePublishVolume.
@@ -28,16 +28,19 @@ pub(crate) struct Publish {
 impl Block {
     /// Binds a staged volume; bound already is success.
     pub(crate) async fn publish(&self, volume: &StageVolume, publish: Publish) -> Result<(), NodeError> {
-        let mut device = self.attached_at(&volume.id, &publish.staging).await?;
+        let mut device = self.find_at(&volume.id, &publish.staging).await?;
         if device.is_none() && publish.kind == Kind::Raw {
             // A raw volume leaves no trace at its staging path.
             device = self.devices.adopt(&volume.id, Trace::Published(&volume.publish_context)).await?;
         }
         let Some(device) = device else { return Err(not_staged(&publish.staging)) };
         self.machine
-            .run(move |kernel| match publish.kind {
-                Kind::Filesystem => publish_filesystem(kernel, &device, &publish),
-                Kind::Raw => publish_raw(kernel, &device, &publish),
+            .run(move |kernel| {
+                clear_lost(kernel, &kernel.resolve(&publish.target)?)?;
+                match publish.kind {
+                    Kind::Filesystem => publish_filesystem(kernel, &device, &publish),
+                    Kind::Raw => publish_raw(kernel, &device, &publish),
+                }
             })
             .await
     }

@@ -2,7 +2,8 @@
 //!
 //! What this promises: the same call again, also after a crash between any two steps, ends in the same state,
 //! since each step first looks at the mount table and the backend's record. Nothing is checked, formatted or
-//! detached while the device is in use. A stage that fails leaves nothing attached that was not before.
+//! detached while the device is in use. A stage that fails leaves nothing attached that was not before, and
+//! everything mounted that was. A mount whose device is gone is in nobody's way.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use wharf_linux::{FsType, Kernel, MountRequest, MountTable, PathKind};
 use super::block::{Block, FsRequest, scratch_of};
 use super::error::NodeError;
 use super::fs_size::can_grow;
-use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, describe, list};
+use super::mounts::{At, DeviceNode, Identity, Kind, Wanted, describe, is_lost, list, same_filesystem};
 use super::prepare::Prepared;
 use crate::backend::{Device, DeviceError, Format, StageVolume};
 
@@ -25,18 +26,29 @@ impl Block {
     /// Makes the volume ready at its staging path; ready already is success.
     pub(crate) async fn stage(&self, volume: StageVolume, staging: PathBuf) -> Result<(), NodeError> {
         let request = FsRequest::of(&volume)?;
-        let was_attached = self.attached(&volume.id).await?.is_some();
+        // Also as another driver staged it, of which there is no note: pods may run on it.
+        let was_attached = self.attached_at(&volume.id, &staging).await?.is_some();
+        let was_mounted = self.is_mounted(&staging).await?;
         let outcome = match request {
             Some(request) => self.stage_filesystem(&volume, &staging, request).await,
             None => self.stage_raw(&volume, &staging).await,
         };
         if outcome.is_err() && !was_attached {
             // After a final error an orchestrator may never ask for an unstage.
-            if let Err(error) = self.undo(&volume.id, &staging).await {
+            if let Err(error) = self.undo(&volume.id, &staging, was_mounted).await {
                 tracing::warn!(volume = volume.id, %error, "what a failed stage left could not be undone");
             }
         }
         outcome
+    }
+
+    async fn is_mounted(&self, staging: &Path) -> Result<bool, NodeError> {
+        let staging = staging.to_owned();
+        let steps = move |kernel: &dyn Kernel| {
+            let staging = kernel.resolve(&staging)?;
+            Ok(kernel.mount_table()?.at(&staging).is_some())
+        };
+        self.machine.run(steps).await
     }
 
     /// Lets go of the volume at its staging path; not staged is success.
@@ -106,10 +118,17 @@ impl Block {
         self.machine.run(move |kernel| Ok(kernel.device_size(&path)?)).await
     }
 
-    async fn undo(&self, id: &str, staging: &Path) -> Result<(), NodeError> {
+    /// What was mounted before this stage is not this stage's to unmount, and its device stays attached.
+    async fn undo(&self, id: &str, staging: &Path, was_mounted: bool) -> Result<(), NodeError> {
         if let Some(device) = self.attached(id).await? {
             let staging = staging.to_owned();
-            self.machine.run(move |kernel| unmount_ours(kernel, &staging, &device)).await?;
+            let steps = move |kernel: &dyn Kernel| match was_mounted {
+                true => is_mounted_nowhere(kernel, &device),
+                false => unmount_ours(kernel, &staging, &device).map(|()| true),
+            };
+            if !self.machine.run(steps).await? {
+                return Ok(());
+            }
         }
         self.detach(id).await
     }
@@ -130,6 +149,7 @@ fn already_staged(
     request: &FsRequest,
 ) -> Result<bool, NodeError> {
     let staging = kernel.resolve(staging)?;
+    clear_lost(kernel, &staging)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
     if staged_at(&table, &staging, &node, &request.wanted())? {
@@ -157,6 +177,7 @@ fn already_staged(
 /// A raw volume must not be mounted anywhere: two writers would know nothing of each other.
 fn not_mounted(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {
     let staging = kernel.resolve(staging)?;
+    clear_lost(kernel, &staging)?;
     let table = kernel.mount_table()?;
     let node = DeviceNode::of(kernel, device)?;
     staged_at(&table, &staging, &node, &Wanted { kind: Kind::Raw, fs: None, read_only: false })?;
@@ -228,24 +249,42 @@ fn mount(
 fn clear_staging(kernel: &dyn Kernel, staging: &Path, device: Option<&Device>) -> Result<(), NodeError> {
     let staging = kernel.resolve(staging)?;
     let node = device.map(|device| DeviceNode::of(kernel, device)).transpose()?;
-    if let Some(node) = &node {
-        let table = kernel.mount_table()?;
-        let scratch = scratch_of(&staging);
-        let ours = [staging.as_path(), scratch.as_path()];
-        let elsewhere: Vec<_> =
-            node.uses(&table).filter(|mount| !ours.contains(&mount.mount_point.as_path())).collect();
-        if !elsewhere.is_empty() {
-            return Err(NodeError::Precondition(format!(
-                "it is still published at {}; unpublish it there first",
-                list(elsewhere)
-            )));
-        }
+    let table = kernel.mount_table()?;
+    let scratch = scratch_of(&staging);
+    let elsewhere: Vec<_> = match &node {
+        Some(node) => node.uses(&table).collect(),
+        None => same_filesystem(&table, &staging),
+    };
+    let ours = [staging.as_path(), scratch.as_path()];
+    let elsewhere: Vec<_> =
+        elsewhere.into_iter().filter(|mount| !ours.contains(&mount.mount_point.as_path())).collect();
+    if !elsewhere.is_empty() {
+        return Err(NodeError::Precondition(format!(
+            "it is still published at {}; unpublish it there first",
+            list(elsewhere)
+        )));
     }
     unmount_all(kernel, &staging, node.as_ref())?;
     clear_scratch(kernel, &staging)
 }
 
-/// Unmounts everything at a path, topmost first.
+/// Unmounts what is at a path of the orchestrator's as long as its device is gone: nothing can be lost by that,
+/// and the volume, which has come back as another device, has to go there.
+pub(super) fn clear_lost(kernel: &dyn Kernel, path: &Path) -> Result<(), NodeError> {
+    for _ in 0..MAX_STACKED {
+        let table = kernel.mount_table()?;
+        let Some(mount) = table.at(path) else { return Ok(()) };
+        if !is_lost(mount, |number| kernel.device_exists(number))? {
+            return Ok(());
+        }
+        tracing::warn!(path = %path.display(), mount = describe(mount), "a mount whose device is gone is removed");
+        kernel.unmount(path)?;
+    }
+    Ok(())
+}
+
+/// Unmounts everything at a path, topmost first. Where the device is known, nothing but what is of it, or of a device
+/// that is gone.
 pub(super) fn unmount_all(
     kernel: &dyn Kernel,
     path: &Path,
@@ -254,7 +293,9 @@ pub(super) fn unmount_all(
     for _ in 0..MAX_STACKED {
         let table = kernel.mount_table()?;
         let Some(mount) = table.at(path) else { return Ok(()) };
-        if node.is_some_and(|node| node.kind_of(mount).is_none()) {
+        if node.is_some_and(|node| node.kind_of(mount).is_none())
+            && !is_lost(mount, |number| kernel.device_exists(number))?
+        {
             return Err(in_the_way(path, mount));
         }
         kernel.unmount(path)?;
@@ -263,6 +304,12 @@ pub(super) fn unmount_all(
         "more than {MAX_STACKED} mounts lie over each other at {}",
         path.display()
     )))
+}
+
+fn is_mounted_nowhere(kernel: &dyn Kernel, device: &Device) -> Result<bool, NodeError> {
+    let node = DeviceNode::of(kernel, device)?;
+    let table = kernel.mount_table()?;
+    Ok(node.uses(&table).next().is_none())
 }
 
 fn unmount_ours(kernel: &dyn Kernel, staging: &Path, device: &Device) -> Result<(), NodeError> {

@@ -16,7 +16,7 @@ use crate::wire;
 impl Block {
     /// Bytes and inodes of a file system, the size of a raw device.
     pub(crate) async fn stats(&self, id: &str, path: PathBuf) -> Result<Vec<VolumeUsage>, NodeError> {
-        let device = self.attached_at(id, &path).await?.ok_or_else(|| not_at(&path))?;
+        let device = self.find_at(id, &path).await?.ok_or_else(|| not_at(&path))?;
         self.machine.run(move |kernel| block_stats(kernel, &device, &path)).await
     }
 }

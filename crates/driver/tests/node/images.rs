@@ -125,6 +125,7 @@ impl Devices for Images {
                 .loop_attach(&Beneath::new(&self.dir, Path::new(&volume.id)), &options)
                 .map_err(failed)?;
         }
+        self.unknown.lock().unwrap().remove(&volume.id);
         self.attached(&volume.id, &entry).ok_or_else(|| DeviceError::InUse("it went away".into()))
     }
 

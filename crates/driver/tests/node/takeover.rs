@@ -49,6 +49,35 @@ async fn each_call_works_as_the_first_one_without_a_note() {
     assert_eq!((bench.mount_at(&staging), bench.images.device("v")), (None, None));
 }
 
+/// Pods run on what another driver staged: a stage with us that fails must not take it away.
+#[tokio::test]
+async fn a_stage_that_fails_leaves_what_was_staged() {
+    let bench = staged().await;
+    bench.publish("v", "pod", &mount("xfs"), false).await.unwrap();
+    for _ in 0..2 {
+        bench.images.lose_note("v");
+        refused(bench.stage("v", &mount("ext4")).await, Code::AlreadyExists, "xfs");
+        assert!(bench.mount_at(&bench.staging("v")).is_some(), "it is still staged");
+    }
+    bench.images.lose_note("v");
+    bench.unpublish("v", "pod").await.unwrap();
+    bench.unstage("v").await.unwrap();
+    assert_eq!(bench.images.device("v"), None);
+}
+
+/// Whatever the backend knows of it: a file system that is mounted elsewhere is in use.
+#[tokio::test]
+async fn a_volume_that_nobody_knows_is_not_unstaged_under_its_pods() {
+    let bench = staged().await;
+    bench.publish("v", "pod", &mount("xfs"), false).await.unwrap();
+    bench.images.forget("v");
+    refused(bench.unstage("v").await, Code::FailedPrecondition, &text(&bench.target("pod")));
+    assert!(bench.mount_at(&bench.staging("v")).is_some(), "it is still staged");
+    bench.unpublish("v", "pod").await.unwrap();
+    bench.unstage("v").await.unwrap();
+    assert_eq!(bench.mount_at(&bench.staging("v")), None);
+}
+
 #[tokio::test]
 async fn another_volume_s_mount_is_no_trace() {
     let bench = staged().await;

@@ -133,7 +133,7 @@ impl Run<'_> {
                     let answer = client.start_action(volume, &goal.action(&self.of.region)).await;
                     self.begun |= answer.as_ref().map_or_else(ApiError::uncertain, |_| true);
                     ours = answer.as_ref().ok().map(|action| action.id);
-                    after_start(answer, searched)
+                    after_start(goal, answer, searched)
                 }
                 Next::Find(doubt) => {
                     searched = true;

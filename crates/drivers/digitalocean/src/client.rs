@@ -186,9 +186,14 @@ impl Client {
         Ok(self.read::<SnapshotAnswer>(call).await?.snapshot)
     }
 
-    /// Deletes a snapshot; gone is success.
+    /// Deletes a volume's snapshot; gone is success. By the address that has no snapshots of droplets.
     pub async fn delete_snapshot(&self, id: &str) -> Result<(), ApiError> {
-        found(self.done(Call::delete(["snapshots", id])).await).map(|_| ())
+        found(self.done(Call::delete(["volumes", "snapshots", id])).await).map(|_| ())
+    }
+
+    /// All droplets, over all pages.
+    pub async fn droplets(&self) -> Result<Vec<Droplet>, ApiError> {
+        self.all(Call::get(["droplets"])).await
     }
 
     /// One droplet.

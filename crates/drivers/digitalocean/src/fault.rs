@@ -42,7 +42,23 @@ impl From<ApiError> for BackendError {
     }
 }
 
-/// Why POST /v2/volumes or the growth of a restored volume failed.
+/// A create could not see what there is, so that it must not end: a volume may be there from an earlier call.
+pub(crate) fn unseen(error: ApiError) -> BackendError {
+    passing(error.into())
+}
+
+/// The same words, as something that passes.
+fn passing(error: BackendError) -> BackendError {
+    match error {
+        BackendError::Busy(message) => BackendError::Busy(message),
+        BackendError::Unavailable(message)
+        | BackendError::Unauthenticated(message)
+        | BackendError::Forbidden(message)
+        | BackendError::Internal(message) => BackendError::Unavailable(message),
+    }
+}
+
+/// Why POST /v2/volumes failed.
 pub(crate) fn create(error: ApiError) -> CreateError {
     match error.kind() {
         Kind::CapacityLimit => CreateError::Exhausted(format!("{MORE_ROOM} ({error})")),
@@ -117,14 +133,15 @@ pub(crate) fn expand(error: OperationError) -> ExpandError {
     }
 }
 
-/// Likewise of a volume that is being restored.
+/// Likewise of a volume that is being created: it is there, so that nothing ends the create but that there is no
+/// room for it.
 pub(crate) fn grow(error: OperationError) -> CreateError {
     match expand(error) {
-        ExpandError::NotFound(message) => CreateError::Backend(BackendError::Unavailable(message)),
-        ExpandError::OutOfRange(message) => CreateError::OutOfRange(message),
         ExpandError::Exhausted(message) => CreateError::Exhausted(message),
-        ExpandError::InUse(message) => CreateError::Precondition(message),
-        ExpandError::Backend(error) => CreateError::Backend(error),
+        ExpandError::NotFound(message) | ExpandError::OutOfRange(message) | ExpandError::InUse(message) => {
+            CreateError::Backend(BackendError::Unavailable(message))
+        }
+        ExpandError::Backend(error) => CreateError::Backend(passing(error)),
     }
 }
 
@@ -283,6 +300,38 @@ mod tests {
                 grown(&expand(operation())),
             ];
             assert_eq!(codes, expected, "{status} {words}");
+        }
+    }
+
+    /// After a final error nobody asks again, and what there is would be left over.
+    #[test]
+    fn a_create_never_ends_while_its_volume_may_be_there() {
+        const FULL: &str = "volume/snapshot capacity limit exceeded";
+        // status, words: its name cannot be looked for, it cannot grow
+        for (status, words, expected) in [
+            (400, "bad", ["UNAVAILABLE"; 2]),
+            (401, "Unable to authenticate you.", ["UNAVAILABLE"; 2]),
+            (403, "You are not authorized", ["UNAVAILABLE"; 2]),
+            // It is undone then.
+            (403, FULL, ["UNAVAILABLE", "RESOURCE_EXHAUSTED"]),
+            (404, "not found", ["UNAVAILABLE"; 2]),
+            (409, "already exists", ["ABORTED"; 2]),
+            (422, "Droplet already has a pending event.", ["ABORTED"; 2]),
+            (422, "size is wrong", ["UNAVAILABLE"; 2]),
+            (429, "API Rate limit exceeded.", ["UNAVAILABLE"; 2]),
+            (500, "server error", ["UNAVAILABLE"; 2]),
+        ] {
+            let error = |method| api(method, status, words);
+            let resize = OperationError::Api { what: "resize v".into(), error: error(Method::POST) };
+            let (seen, grown) = (unseen(error(Method::GET)), grow(resize));
+            assert_eq!([backend(&seen), created(&grown)], expected, "{status} {words}");
+            assert!(seen.to_string().contains(words) && grown.to_string().contains(words), "{seen} {grown}");
+        }
+        for ended in [
+            OperationError::Errored { what: "resize v".into(), action: 1 },
+            OperationError::NoVolume("v".into()),
+        ] {
+            assert_eq!(created(&grow(ended.clone())), "UNAVAILABLE", "{ended}");
         }
     }
 

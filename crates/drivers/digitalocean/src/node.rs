@@ -24,6 +24,7 @@ use self::device::{Places, Seen, Verdict, judge};
 use self::notes::{Disk, Formatting, Note, Notes};
 use self::watch::Watch;
 use crate::names::{PublishKeys, never_formats};
+use crate::size;
 
 /// How long an attached volume's device may take to appear. Kubelet waits two minutes for a stage.
 const APPEARS_WITHIN: Duration = Duration::from_secs(60);
@@ -162,7 +163,7 @@ impl NodeDevices {
             Seen::Device(look) => {
                 Some(Device { path: look.path, size: look.size.unwrap_or(0), read_only: look.read_only })
             }
-            Seen::Missing | Seen::Unknown(_) | Seen::Astray(_) => None,
+            Seen::Missing | Seen::Unknown(_) | Seen::Astray(_) | Seen::Another(_) => None,
         }
     }
 
@@ -252,7 +253,25 @@ impl Devices for NodeDevices {
             Ok(())
         })
         .await?;
-        self.usable(&note.name, at_least, GROWS_WITHIN).await
+        let whole = self.least_for(at_least);
+        match self.usable(&note.name, at_least, GROWS_WITHIN).await {
+            // It will not come: the existing driver has asked for no more.
+            Err(error) if whole < at_least => {
+                let device = self.usable(&note.name, whole, Duration::ZERO).await.map_err(|_| error)?;
+                tracing::warn!(
+                    id,
+                    size = device.size,
+                    asked = at_least,
+                    "taken as it is: the driver before this one rounded the size down; expand it once more"
+                );
+                Ok(device)
+            }
+            answer => answer,
+        }
+    }
+
+    fn least_for(&self, required: u64) -> u64 {
+        size::rounded_down(required)
     }
 
     fn never_formats(&self, volume: &StageVolume) -> bool {

@@ -28,6 +28,11 @@ pub(crate) fn bytes(gib: u64) -> u64 {
     gib.saturating_mul(GIB)
 }
 
+/// The bytes of the volume that the existing driver makes for so many (B1).
+pub(crate) fn rounded_down(bytes: u64) -> u64 {
+    bytes / GIB * GIB
+}
+
 /// GiB of a volume for this request; `at_least` is what its source or its present size demands, 0 for nothing.
 pub(crate) fn choose(range: SizeRange, at_least: u64) -> Result<u64, SizeError> {
     let smallest = range.required.div_ceil(GIB).max(at_least).max(1);

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use tokio::time::sleep;
 use tonic::Status;
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_csi::v1;
 use wharf_model::Event;
 use wharf_model::names::reason;
 
+use super::decide::{GAP, Pages};
 use super::memory::Past;
 use super::view::{Asks, Report};
 use crate::driver::Driver;
@@ -21,6 +23,7 @@ pub(super) async fn list(
 ) -> Result<HashMap<String, Report>, Status> {
     let mut reports = HashMap::new();
     let mut token = String::new();
+    let mut pages = Pages::default();
     loop {
         // Each page has its own time, or a long list would never end.
         let (page, next) = match asks {
@@ -30,15 +33,11 @@ pub(super) async fn list(
             }
         };
         reports.extend(page);
-        if next.is_empty() {
-            return Ok(reports);
-        }
-        if next == token {
-            let method = asks.method();
-            let said = format!("{method} gives the same page for ever: next_token is {token:?} again");
-            return Err(Status::internal(said));
-        }
+        let after = pages.after(next).map_err(|why| Status::internal(format!("{} {why}", asks.method())))?;
+        let Some(next) = after else { return Ok(reports) };
         token = next;
+        // Pages are questions, too.
+        sleep(GAP).await;
     }
 }
 

@@ -1,5 +1,6 @@
 //! The rules: whether users are told something of a volume, and when the driver is asked.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use wharf_model::volume::VolumePhase;
@@ -11,6 +12,41 @@ use super::view::{Report, Told, View};
 pub(crate) const REPEAT: Duration = Duration::from_secs(600);
 /// The shortest pause between two questions to the driver, or two events: fifty a second.
 pub(crate) const GAP: Duration = Duration::from_millis(20);
+
+/// A list that is longer never ends: of pages of a hundred, it has a million volumes.
+const MOST_PAGES: usize = 10_000;
+
+/// The way through a driver's list.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    seen: HashSet<String>,
+}
+
+/// Why a list does not end.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Endless {
+    /// The driver goes round in a circle.
+    #[error("gives the same pages for ever: next_token is {0:?} again")]
+    Again(String),
+    /// It goes on and on.
+    #[error("has more than {MOST_PAGES} pages")]
+    TooMany,
+}
+
+impl Pages {
+    /// The token of the page after this one, if there is one.
+    pub(crate) fn after(&mut self, next_token: String) -> Result<Option<String>, Endless> {
+        match next_token {
+            token if token.is_empty() => Ok(None),
+            token if self.seen.contains(&token) => Err(Endless::Again(token)),
+            _ if self.seen.len() + 1 >= MOST_PAGES => Err(Endless::TooMany),
+            token => {
+                self.seen.insert(token.clone());
+                Ok(Some(token))
+            }
+        }
+    }
+}
 
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,6 +182,22 @@ mod tests {
                 assert_eq!(decide(&view, now), Step::Leave(Why::NoClaim), "{report:?} {told:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_list_ends() {
+        let mut pages = Pages::default();
+        for token in ["a", "b"] {
+            assert_eq!(pages.after(token.to_owned()), Ok(Some(token.to_owned())));
+        }
+        // In turns, not only at once.
+        for token in ["a", "b"] {
+            assert_eq!(pages.after(token.to_owned()), Err(Endless::Again(token.to_owned())));
+        }
+        assert_eq!(pages.after(String::new()), Ok(None));
+        let mut pages = Pages::default();
+        let asked = (1..).find_map(|page| pages.after(page.to_string()).err().map(|why| (page, why)));
+        assert_eq!(asked, Some((MOST_PAGES, Endless::TooMany)));
     }
 
     /// sidecars.md 1.6 "Modes": a pass takes its interval, and however many volumes there are, no more than fifty

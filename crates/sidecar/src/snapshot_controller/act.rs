@@ -7,15 +7,16 @@ use wharf_cluster::{ApiError, EventType, Patch, Preconditions, now};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
 use wharf_model::{
-    Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeSnapshot,
-    VolumeSnapshotClass, VolumeSnapshotContent,
+    Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot, VolumeGroupSnapshotContent,
+    VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 
 use super::decide::{Creation, Fault, Step, Waiting, decide};
+use super::groups;
 use super::metrics::{Of, Operation};
 use super::mirror::Mirrored;
 use super::protect::{self, ContentStep, INVALID};
-use super::view::{self, Found, Parent, View, is_created, is_ready};
+use super::view::{self, Found, Group, Parent, Taker, View, is_created, is_ready};
 use super::wake::{BY_CLAIM, BY_SNAPSHOT, IS_DEFAULT, Subject};
 use super::{Next, ROUNDS, SnapshotController, is_placed, wake, write};
 use crate::finalizer::{self, ProtectError};
@@ -27,8 +28,8 @@ struct Asked {
     content: Option<String>,
     /// It was asked for the volume of this name, and gave this one.
     volume: Option<(String, Option<PersistentVolume>)>,
-    /// It was asked for the group snapshot.
-    parent: bool,
+    /// It was asked for the group snapshot of this name, and gave this one.
+    parent: Option<(Key, Option<Group>)>,
 }
 
 /// What is known of a snapshot, for one step.
@@ -38,10 +39,12 @@ struct Seen {
     class: Option<Arc<VolumeSnapshotClass>>,
     defaults: Vec<Arc<VolumeSnapshotClass>>,
     claim: Option<Arc<PersistentVolumeClaim>>,
+    /// Whether only some nodes will do.
+    is_placed: bool,
     node: Option<String>,
     restoring: bool,
-    has_parent: bool,
-    parent: Option<Arc<VolumeGroupSnapshot>>,
+    /// The group snapshot of the name that it has for its group.
+    group: Option<Group>,
     group_name: Option<String>,
 }
 
@@ -55,11 +58,15 @@ impl Seen {
             Some((name, found)) if Some(name.as_str()) == volume => Found::of(found.as_ref(), true),
             _ => Found::NotSeen,
         };
-        let parent = match (&self.parent, self.has_parent, asked.parent) {
-            (Some(group), _, _) => Parent::Here(&group.metadata),
-            (None, false, _) => Parent::None,
-            (None, true, true) => Parent::Gone,
-            (None, true, false) => Parent::NotSeen,
+        let parent = snapshot.and_then(view::parent).map_or(Parent::None, |(key, uid)| {
+            let told = asked.parent.as_ref().filter(|(name, _)| *name == key);
+            let told = told.map(|(_, group)| group.as_ref());
+            Parent::of(uid, self.content.as_deref(), self.group.as_ref(), told)
+        });
+        let node = match (self.is_placed, &self.node) {
+            (false, _) => Taker::Any,
+            (true, Some(node)) => Taker::One(node),
+            (true, None) => Taker::Nobody,
         };
         View {
             snapshot,
@@ -69,7 +76,7 @@ impl Seen {
             defaults: &self.defaults,
             claim: self.claim.as_deref(),
             volume,
-            node: self.node.as_deref(),
+            node,
             restoring: self.restoring,
             parent,
             group_name: self.group_name.as_deref(),
@@ -112,10 +119,7 @@ impl SnapshotController {
         let claim = of.and_then(wake::source_claim).and_then(|claim| self.claims.get(&claim));
         let volume = asked.volume.as_ref().and_then(|(_, volume)| volume.as_ref());
         let parent = of.and_then(view::parent);
-        let group = parent.as_ref().and_then(|(key, uid)| {
-            let group = self.groups.as_ref()?.groups.get(key)?;
-            uid.is_none_or(|uid| group.metadata.uid == uid).then_some(group)
-        });
+        let volume = volume.filter(|volume| self.nodes.is_some() && is_placed(volume));
         let handle = content.as_ref().and_then(|content| content.status.as_ref());
         let handle = handle.and_then(|status| status.volume_group_snapshot_handle.as_deref());
         Seen {
@@ -124,15 +128,26 @@ impl SnapshotController {
                 Some(_) => Vec::new(),
                 None => self.classes.by_index(IS_DEFAULT, ""),
             },
-            node: volume.filter(|volume| is_placed(volume)).and_then(|volume| self.node(&[volume])),
+            is_placed: volume.is_some(),
+            node: volume.and_then(|volume| self.node(&[volume])),
             restoring: self.claims.first_by_index(BY_SNAPSHOT, &key.to_string()).is_some(),
-            has_parent: parent.is_some(),
-            parent: group,
+            group: parent.and_then(|(key, _)| self.groups.as_ref()?.named(&key)),
             group_name: handle.and_then(|handle| self.groups.as_ref()?.name_of(handle)),
             snapshot,
             content,
             claim,
         }
+    }
+
+    /// Asks the server for a group snapshot and, where nothing but its content can tell whose group it is, for that.
+    async fn ask_for_group(&self, key: &Key, by_content: bool) -> Result<Option<Group>, ApiError> {
+        let cluster = &self.ground.cluster;
+        let Some(group) = cluster.get::<VolumeGroupSnapshot>(key).await? else { return Ok(None) };
+        let content = match by_content {
+            true => cluster.get::<VolumeGroupSnapshotContent>(&groups::content_key(&group)).await?,
+            false => None,
+        };
+        Ok(Some(Group { group: Arc::new(group), content: content.map(Arc::new) }))
     }
 
     /// Begins to count what is seen to be wanted.
@@ -169,7 +184,11 @@ impl SnapshotController {
             }
             Step::Wait(waiting) => {
                 self.tell_waiting(snapshot, &waiting);
-                return Ok(Next::Done);
+                // Where nobody watches groups, nothing tells that one is gone.
+                return Ok(match (&waiting, &self.groups) {
+                    (Waiting::Group(_), None) => Next::Later,
+                    _ => Next::Done,
+                });
             }
             Step::Fail(fault) => return self.fail(snapshot, &fault).await,
             Step::AskContent(name) => {
@@ -181,10 +200,10 @@ impl SnapshotController {
                 asked.volume = Some((name, volume));
             }
             Step::AskParent => {
-                if let Some((key, _)) = view::parent(snapshot) {
-                    cluster.get::<VolumeGroupSnapshot>(&key).await?;
+                if let Some((key, uid)) = view::parent(snapshot) {
+                    let group = self.ask_for_group(&key, uid.is_none()).await?;
+                    asked.parent = Some((key, group));
                 }
-                asked.parent = true;
             }
             Step::Guard(finalizers) => {
                 let patch = patch::add_finalizers(meta, &finalizers);
@@ -220,8 +239,8 @@ impl SnapshotController {
                 }
             }
             Step::Adopt => {
-                if let Some(group) = &seen.parent {
-                    self.write(snapshot, None, Some(write::adopt(meta, &group.metadata))).await?;
+                if let Parent::Here(group) = seen.view(asked, false).parent {
+                    self.write(snapshot, None, Some(write::adopt(meta, group))).await?;
                 }
             }
             Step::MarkContent => {

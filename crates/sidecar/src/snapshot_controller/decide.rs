@@ -258,11 +258,23 @@ fn advance(view: &View<'_>, snapshot: &VolumeSnapshot) -> Step {
     }
 }
 
+/// With a class of another driver no snapshotter would take it for its own.
+fn of_other_driver(content: &VolumeSnapshotContent, class: &str, driver: &str) -> Fault {
+    let (name, of) = (&content.metadata.name, &content.spec.driver);
+    let message = format!(
+        "Snapshot failed to bind VolumeSnapshotContent, content {name} is of driver {of} and class {class} of driver {driver}: name a class of the content's driver, or none"
+    );
+    Fault::new("SnapshotBindFailed", message)
+}
+
 fn bind(view: &View<'_>, snapshot: &VolumeSnapshot, content: &VolumeSnapshotContent) -> Step {
     if pre_provisioned(snapshot).is_some() {
         let class = &snapshot.spec.volume_snapshot_class_name;
         let is_free = content.spec.volume_snapshot_ref.uid.is_empty();
         if is_free || (content.spec.volume_snapshot_class_name.is_none() && class.is_some()) {
+            if let Some(class) = view.class.filter(|class| class.driver != content.spec.driver) {
+                return Step::Fail(of_other_driver(content, &class.metadata.name, &class.driver));
+            }
             return Step::BindContent { class: class.clone() };
         }
     }

@@ -6,10 +6,11 @@
 use wharf_cluster::{Cluster, Queue, Store, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::{
-    Kind, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    Key, Kind, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
 };
 
 use super::metrics::{Of, Operation, Operations};
+use super::view::Group;
 use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, IS_DEFAULT, Subject, wish};
 use crate::work::feed;
 
@@ -20,6 +21,13 @@ mod mirror;
 mod selector;
 mod view;
 mod write;
+
+pub(super) use view::holds;
+
+/// The content that belongs to a group snapshot.
+pub(super) fn content_key(group: &VolumeGroupSnapshot) -> Key {
+    Key::cluster(view::content_of(group))
+}
 
 /// What is known of groups.
 pub(super) struct Groups {
@@ -47,6 +55,13 @@ impl Groups {
         tokio::join!(self.groups.settled(), self.contents.settled(), self.classes.settled());
     }
 
+    /// The group snapshot of this name, and its content.
+    pub(super) fn named(&self, key: &Key) -> Option<Group> {
+        let group = self.groups.get(key)?;
+        let content = self.contents.get(&content_key(&group));
+        Some(Group { group, content })
+    }
+
     /// The name of the group snapshot whose content has this handle.
     pub(super) fn name_of(&self, handle: &str) -> Option<String> {
         let content = self.contents.first_by_index(BY_HANDLE, handle)?;
@@ -64,8 +79,10 @@ impl Groups {
             let mut wishes = wake::of_group(change);
             if let (Some(gone), None) = (&change.old, &change.new) {
                 operations.done(Operation::Delete, Of::Group, &gone.metadata.uid, "");
+            }
+            if !wishes.is_empty() {
                 let members = snapshots.by_index(BY_GROUP, &change.key.to_string());
-                wishes.extend(members.iter().map(|member| wish(Subject::Snapshot(member.key()))));
+                wishes.extend(wake::members_of(change, &members));
             }
             wishes
         });

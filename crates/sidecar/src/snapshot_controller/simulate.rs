@@ -16,7 +16,7 @@ use wharf_model::{
 
 use super::decide::{Step, decide};
 use super::protect::{self, ContentStep};
-use super::view::{self, Found, Parent, View};
+use super::view::{self, Found, Parent, Taker, View};
 use super::{wake, write};
 use crate::attacher::simulate::Chance;
 use world::{Kind, World, has_finalizer, is_deleting, text};
@@ -317,7 +317,7 @@ impl Simulation {
             defaults: &defaults,
             claim: claim.as_ref(),
             volume: if asked.volume { Found::of(volume.as_ref(), true) } else { Found::NotSeen },
-            node: None,
+            node: Taker::Any,
             restoring: claims.any(|(_, claim)| restores(claim)),
             parent: Parent::None,
             group_name: None,

@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use wharf_model::snapshot::names;
 use wharf_model::{
-    Key, Meta, OwnerRef, PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass,
-    VolumeSnapshotContent,
+    Key, Meta, OwnerRef, PersistentVolume, PersistentVolumeClaim, VolumeGroupSnapshot,
+    VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
+
+use super::groups::holds;
 
 /// The API group of group snapshots, as owner references name it.
 const GROUPS: &str = "groupsnapshot.storage.k8s.io/";
@@ -28,8 +30,8 @@ pub(crate) struct View<'a> {
     pub(crate) claim: Option<&'a PersistentVolumeClaim>,
     /// That claim's volume.
     pub(crate) volume: Found<'a, PersistentVolume>,
-    /// The node whose snapshotter has to work; `None` where any will do.
-    pub(crate) node: Option<&'a str>,
+    /// The node whose snapshotter has to work.
+    pub(crate) node: Taker<'a>,
     /// Whether a claim waits for a volume that is restored from it.
     pub(crate) restoring: bool,
     /// The group snapshot that it belongs to.
@@ -70,17 +72,58 @@ impl<'a, T> Found<'a, T> {
     }
 }
 
+/// The node whose snapshotter has to take a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Taker<'a> {
+    /// Any will do.
+    Any,
+    /// This one.
+    One(&'a str),
+    /// It has to be one that reaches the volume, and none that does is known.
+    Nobody,
+}
+
 /// The group snapshot that a snapshot belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Parent<'a> {
     /// It belongs to none.
     None,
-    /// The store has none of that name and identity, and the server was not asked.
+    /// The store has none of that name that is shown to be its group, and the server was not asked.
     NotSeen,
-    /// It is gone.
+    /// It is gone, or was never there.
     Gone,
     /// It is there.
     Here(&'a Meta),
+}
+
+/// A group snapshot that may be a snapshot's, and its content.
+#[derive(Debug, Clone)]
+pub(crate) struct Group {
+    pub(crate) group: Arc<VolumeGroupSnapshot>,
+    pub(crate) content: Option<Arc<VolumeGroupSnapshotContent>>,
+}
+
+impl<'a> Parent<'a> {
+    /// For a snapshot that names a group, by its identity if that is known. `content` is the snapshot's own, `stored`
+    /// the group of that name, `told` what the server said of it, if it was asked. Nobody may watch groups: then the
+    /// server's word is all there is.
+    pub(crate) fn of(
+        uid: Option<&str>,
+        content: Option<&VolumeSnapshotContent>,
+        stored: Option<&'a Group>,
+        told: Option<Option<&'a Group>>,
+    ) -> Self {
+        let is_its = |Group { group, content: of_group }: &&Group| match (uid, of_group, content) {
+            (Some(uid), _, _) => group.metadata.uid == uid,
+            (None, Some(of_group), Some(content)) => holds(group, of_group, content),
+            (None, _, _) => false,
+        };
+        match (stored.or(told.flatten()).filter(is_its), told) {
+            (Some(group), _) => Self::Here(&group.group.metadata),
+            (None, Some(_)) => Self::Gone,
+            (None, None) => Self::NotSeen,
+        }
+    }
 }
 
 /// The group snapshot that owns a snapshot, whatever version of the API it was written in.
@@ -205,6 +248,47 @@ mod tests {
             assert_eq!(content_of(&snapshot), content, "{snapshot:?}");
             let expected = parent_is.map(|(name, uid)| (Key::namespaced("shop", name), uid));
             assert_eq!(parent(&snapshot), expected, "{snapshot:?}");
+        }
+    }
+
+    /// sidecars.md 1.4 "Delete": a group counts if it is this one, whoever tells of it.
+    #[test]
+    fn the_group_of_a_snapshot() {
+        let group = |uid: &str, handle: &str| {
+            let group = json!({
+                "metadata": {"name": "g", "namespace": "shop", "uid": uid},
+                "spec": {"source": {"volumeGroupSnapshotContentName": "gc"}},
+            });
+            let content = json!({
+                "metadata": {"name": "gc"}, "status": {"volumeGroupSnapshotHandle": handle},
+                "spec": {"driver": "d", "volumeGroupSnapshotRef": {"name": "g", "namespace": "shop", "uid": uid}},
+            });
+            let content = Some(Arc::new(serde_json::from_value(content).unwrap()));
+            Group { group: Arc::new(serde_json::from_value(group).unwrap()), content }
+        };
+        let content: VolumeSnapshotContent = serde_json::from_value(json!({
+            "metadata": {"name": "c"}, "spec": {"driver": "d"}, "status": {"volumeGroupSnapshotHandle": "gh"},
+        }))
+        .unwrap();
+        let (its, other) = (group("gu", "gh"), group("later", "other"));
+        let here = Parent::Here(&its.group.metadata);
+        for (uid, content, stored, told, expected) in [
+            (Some("gu"), None, Some(&its), None, here),
+            (Some("gu"), None, None, None, Parent::NotSeen),
+            (Some("gu"), None, None, Some(None), Parent::Gone),
+            // Nobody watches groups.
+            (Some("gu"), None, None, Some(Some(&its)), here),
+            (Some("gu"), None, None, Some(Some(&other)), Parent::Gone),
+            (Some("gu"), None, Some(&other), None, Parent::NotSeen),
+            (Some("gu"), None, Some(&other), Some(Some(&other)), Parent::Gone),
+            // It names its group, and another may have come by the name.
+            (None, Some(&content), Some(&its), None, here),
+            (None, Some(&content), None, Some(Some(&its)), here),
+            (None, Some(&content), Some(&other), None, Parent::NotSeen),
+            (None, Some(&content), Some(&other), Some(Some(&other)), Parent::Gone),
+            (None, None, Some(&its), Some(Some(&its)), Parent::Gone),
+        ] {
+            assert_eq!(Parent::of(uid, content, stored, told), expected, "{uid:?} {stored:?} {told:?}");
         }
     }
 }

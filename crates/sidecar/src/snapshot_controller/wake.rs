@@ -10,14 +10,14 @@ use wharf_model::{
     VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 
-use super::view::{claim_of, is_created, is_ready, owner};
+use super::view::{claim_of, is_created, is_ready, owner, parent};
 use crate::work::Wish;
 
 /// Snapshots that are not ready, by the claim that they are taken of.
 pub(crate) const BY_CLAIM: &str = "snapshot-controller/claim";
 /// Snapshots that are not cut, by the class that they name; those that name none under the empty name.
 pub(crate) const BY_CLASS: &str = "snapshot-controller/class";
-/// Snapshots by the group snapshot that owns them.
+/// Snapshots by the group snapshot that owns them or that they name.
 pub(crate) const BY_GROUP: &str = "snapshot-controller/group";
 /// Claims without a volume, by the snapshot that they are to be restored from.
 pub(crate) const BY_SNAPSHOT: &str = "snapshot-controller/snapshot";
@@ -65,8 +65,7 @@ pub(crate) fn classes_of(snapshot: &VolumeSnapshot) -> Vec<String> {
 }
 
 pub(crate) fn groups_of(snapshot: &VolumeSnapshot) -> Vec<String> {
-    let key = |name: &str| Key { namespace: snapshot.metadata.namespace.clone(), name: name.to_owned() };
-    owner(snapshot).map(|owner| key(&owner.name).to_string()).into_iter().collect()
+    parent(snapshot).map(|(key, _)| key.to_string()).into_iter().collect()
 }
 
 /// The snapshots that a claim waits to be restored from, by either of its fields.
@@ -211,6 +210,21 @@ pub(crate) fn of_group(change: &Change<VolumeGroupSnapshot>) -> Vec<Wish<Subject
         }
         _ => vec![wish(Subject::Group(key.clone()))],
     }
+}
+
+/// Which of the snapshots that belong to a group snapshot, or name it, its change calls for: all when it goes, and
+/// before that those that may have to take it for their owner.
+pub(crate) fn members_of(
+    change: &Change<VolumeGroupSnapshot>,
+    members: &[Arc<VolumeSnapshot>],
+) -> Vec<Wish<Subject>> {
+    let is_gone = match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.metadata.uid != new.metadata.uid,
+        (_, None) => true,
+        (None, Some(_)) => false,
+    };
+    let called = members.iter().filter(|member| is_gone || owner(member).is_none());
+    called.map(|member| wish(Subject::Snapshot(member.key()))).collect()
 }
 
 /// What a change of a group's content calls for.

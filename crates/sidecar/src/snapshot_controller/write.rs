@@ -71,13 +71,23 @@ pub(crate) fn content(snapshot: &VolumeSnapshot, creation: &Creation) -> Value {
     })
 }
 
+/// What is seen of a content that there was already, without the word that a snapshot of before was going: a
+/// snapshotter would take it for this one's.
+pub(crate) fn unmarked(content: &Meta, being_deleted: &str) -> Value {
+    let mut metadata = seen(content);
+    if content.annotation(being_deleted).is_some() {
+        metadata["annotations"] = json!({being_deleted: null});
+    }
+    metadata
+}
+
 /// A content that there was already gets the snapshot's identity, and its class if it names one.
 pub(crate) fn bind(content: &Meta, snapshot: &Meta, class: Option<&str>) -> Patch {
     let mut spec = json!({"volumeSnapshotRef": {"uid": snapshot.uid}});
     if let Some(class) = class {
         spec["volumeSnapshotClassName"] = json!(class);
     }
-    Patch::Merge(json!({"metadata": seen(content), "spec": spec}))
+    Patch::Merge(json!({"metadata": unmarked(content, names::BEING_DELETED), "spec": spec}))
 }
 
 /// The default class.
@@ -165,6 +175,24 @@ mod tests {
                 "snapshot.storage.kubernetes.io/deletion-secret-namespace": "b",
             })
         );
+    }
+
+    /// A content that was kept when its snapshot went is another's now, who is not going.
+    #[test]
+    fn a_content_is_bound() {
+        let mut kept = Meta { name: "c".into(), uid: "k".into(), ..Meta::default() };
+        kept.resource_version = "3".into();
+        let of = Meta { uid: "u".into(), ..Meta::default() };
+        let seen = json!({"uid": "k", "resourceVersion": "3"});
+        let bound = json!({"volumeSnapshotRef": {"uid": "u"}});
+        assert_eq!(bind(&kept, &of, None), Patch::Merge(json!({"metadata": seen, "spec": bound})));
+        let marked = json!({"name": "c", "uid": "k", "resourceVersion": "3", "annotations": {
+            names::BEING_DELETED: "yes", "other": "stays",
+        }});
+        let marked: Meta = serde_json::from_value(marked).unwrap();
+        let seen = json!({"uid": "k", "resourceVersion": "3", "annotations": {names::BEING_DELETED: null}});
+        let bound = json!({"volumeSnapshotRef": {"uid": "u"}, "volumeSnapshotClassName": "fast"});
+        assert_eq!(bind(&marked, &of, Some("fast")), Patch::Merge(json!({"metadata": seen, "spec": bound})));
     }
 
     /// sidecars.md 1.4 "Status": an error is told once.

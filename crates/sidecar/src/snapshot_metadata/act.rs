@@ -11,7 +11,7 @@ use wharf_model::{Api, Key, Kind, Scope, VolumeSnapshot, VolumeSnapshotClass, Vo
 
 use super::decide::{
     AccessStatus, Question, Refusal, TokenStatus, User, allowed, authenticated, content_name, default_class,
-    handle,
+    handle, named_class,
 };
 use crate::secret;
 
@@ -158,7 +158,7 @@ async fn secrets(
     let class = match snapshot.spec.volume_snapshot_class_name.as_deref() {
         Some(name) => {
             let refusal = |why| Refusal::Class { name: name.to_owned(), why };
-            get::<VolumeSnapshotClass>(cluster, Key::cluster(name), refusal).await?
+            named_class(get::<VolumeSnapshotClass>(cluster, Key::cluster(name), refusal).await?, driver)?
         }
         None => {
             let listed = cluster.list::<VolumeSnapshotClass>(&WatchOptions::default()).await;

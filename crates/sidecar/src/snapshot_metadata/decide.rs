@@ -59,6 +59,8 @@ pub(super) enum Refusal {
     NoHandle(String),
     #[error("failed to get VolumeSnapshotClass '{name}': {why}")]
     Class { name: String, why: String },
+    #[error("VolumeSnapshotClass '{class}' does not belong to the CSI driver '{driver}'")]
+    OtherClass { class: String, driver: String },
     #[error("failed to list VolumeSnapshotClasses: {0}")]
     Classes(String),
     #[error("multiple default VolumeSnapshotClasses are set for the CSI driver '{0}'")]
@@ -79,7 +81,8 @@ impl From<Refusal> for Status {
             | Refusal::NoSnapshotName
             | Refusal::NoTargetName
             | Refusal::NoBase
-            | Refusal::OtherDriver { .. } => Code::InvalidArgument,
+            | Refusal::OtherDriver { .. }
+            | Refusal::OtherClass { .. } => Code::InvalidArgument,
             Refusal::Authentication(_) | Refusal::Authorization(_) => Code::Internal,
             Refusal::Unauthenticated => Code::Unauthenticated,
             Refusal::Denied(_) => Code::PermissionDenied,
@@ -191,6 +194,15 @@ pub(super) fn handle<'a>(
     match ours {
         true => Ok(handle),
         false => Err(Refusal::NotBound(snapshot.metadata.name.clone())),
+    }
+}
+
+/// The class that a snapshot names. Who makes a snapshot chooses it, and may choose another driver's: its secrets are
+/// not for this driver.
+pub(super) fn named_class(class: VolumeSnapshotClass, driver: &str) -> Result<VolumeSnapshotClass, Refusal> {
+    match class.driver == driver {
+        true => Ok(class),
+        false => Err(Refusal::OtherClass { class: class.metadata.name, driver: driver.to_owned() }),
     }
 }
 

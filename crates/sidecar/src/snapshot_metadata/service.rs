@@ -1,25 +1,19 @@
 //! The service itself: a question is checked, then asked of the driver, and the driver's answer passed on message by
 //! message, no faster than the caller reads.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, timeout};
-use tokio_stream::StreamExt as _;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Code, Request, Response, Status, Streaming};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
 use wharf_cluster::Cluster;
 use wharf_csi::snapshotmetadata as api;
 use wharf_csi::{Client, v1};
 
 use super::act::{Answerable, resolve};
 use super::decide::{Question, Refusal};
+use super::relay::{Answers, Messages};
 use crate::metrics::Metrics;
-use crate::secret;
-
-/// So many messages wait for a caller who reads slowly.
-const AHEAD: usize = 4;
 
 /// What answers.
 #[derive(Clone)]
@@ -31,10 +25,9 @@ pub(super) struct Service {
     pub(super) audience: Option<String>,
     /// How long an answer may take in all.
     pub(super) longest: Duration,
+    pub(super) answers: Answers,
     pub(super) metrics: Metrics,
 }
-
-type Messages<T> = ReceiverStream<Result<T, Status>>;
 
 #[tonic::async_trait]
 impl api::snapshot_metadata_server::SnapshotMetadata for Service {
@@ -61,9 +54,10 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
             secrets: secrets.clone(),
         };
+        let turn = self.answers.turn("GetMetadataAllocated", began).await?;
         let mut driver = self.driver.with_deadline(self.longest).snapshot_metadata();
         let answer = driver.get_metadata_allocated(asked).await;
-        self.relay("GetMetadataAllocated", began, answer, secrets, |message| {
+        turn.relay(answer, secrets, |message: v1::GetMetadataAllocatedResponse| {
             api::GetMetadataAllocatedResponse {
                 block_metadata_type: message.block_metadata_type,
                 volume_capacity_bytes: message.volume_capacity_bytes,
@@ -94,9 +88,10 @@ impl api::snapshot_metadata_server::SnapshotMetadata for Service {
             max_results,
             secrets: secrets.clone(),
         };
+        let turn = self.answers.turn("GetMetadataDelta", began).await?;
         let mut driver = self.driver.with_deadline(self.longest).snapshot_metadata();
         let answer = driver.get_metadata_delta(asked).await;
-        self.relay("GetMetadataDelta", began, answer, secrets, |message| api::GetMetadataDeltaResponse {
+        turn.relay(answer, secrets, |message: v1::GetMetadataDeltaResponse| api::GetMetadataDeltaResponse {
             block_metadata_type: message.block_metadata_type,
             volume_capacity_bytes: message.volume_capacity_bytes,
             block_metadata: blocks(message.block_metadata),
@@ -128,61 +123,5 @@ impl Service {
         let question = question.checked()?;
         let name = self.name.borrow().clone().ok_or(Refusal::DriverNotReady)?;
         resolve(&self.cluster, &name, self.audience.as_deref(), &question).await
-    }
-
-    /// Passes the driver's answer on. The driver's codes are the caller's; its words are, but for secrets.
-    fn relay<M, T>(
-        &self,
-        method: &'static str,
-        began: Instant,
-        answer: Result<Response<Streaming<M>>, Status>,
-        secrets: BTreeMap<String, String>,
-        convert: impl Fn(M) -> T + Send + Sync + 'static,
-    ) -> Result<Response<Messages<T>>, Status>
-    where
-        M: Send + 'static,
-        T: Send + 'static,
-    {
-        let told =
-            move |status: Status| Status::new(status.code(), secret::without(status.message(), &secrets));
-        let count = {
-            let metrics = self.metrics.clone();
-            move |code: Code| {
-                metrics.called(&format!("/csi.v1.SnapshotMetadata/{method}"), code, began.elapsed())
-            }
-        };
-        let mut driver = match answer {
-            Ok(answer) => answer.into_inner(),
-            Err(status) => {
-                count(status.code());
-                return Err(told(status));
-            }
-        };
-        let (sender, receiver) = mpsc::channel(AHEAD);
-        let left = self.longest.saturating_sub(began.elapsed());
-        tokio::spawn(async move {
-            let passing = async {
-                while let Some(message) = driver.next().await {
-                    let failed = message.as_ref().err().map(Status::code);
-                    if sender.send(message.map(&convert).map_err(&told)).await.is_err() {
-                        return Code::Cancelled;
-                    }
-                    if let Some(code) = failed {
-                        return code;
-                    }
-                }
-                Code::Ok
-            };
-            // A caller who does not read must not keep the driver's answer for ever.
-            let code = tokio::select! {
-                passed = timeout(left, passing) => passed.unwrap_or(Code::DeadlineExceeded),
-                () = sender.closed() => Code::Cancelled,
-            };
-            if code == Code::DeadlineExceeded {
-                _ = sender.try_send(Err(Status::deadline_exceeded("the answer took too long")));
-            }
-            count(code);
-        });
-        Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }

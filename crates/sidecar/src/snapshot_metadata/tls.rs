@@ -1,5 +1,5 @@
-//! TLS for the service: a certificate that may be renewed under it, connections that must prove themselves in time and
-//! are so many at most.
+//! TLS for the service: a certificate that may be renewed under it, connections that must prove themselves in time, are
+//! so many at most, and end when nothing comes from the caller any more or when they are too old.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use rustls::{ServerConfig, SupportedProtocolVersion, version};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::{Connected, TcpConnectInfo};
@@ -23,6 +23,9 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// So many callers at once.
 const CONNECTIONS: usize = 256;
+/// From a caller who is alive something comes more often: answers to signs of life, at least. One who never begins to
+/// speak HTTP/2 is asked for none, and ends by this.
+const QUIET: Duration = Duration::from_secs(60);
 /// How often the files are looked at.
 const LOOK: Duration = Duration::from_secs(10);
 
@@ -129,10 +132,11 @@ impl Certificate {
     }
 }
 
-/// Accepts connections, each in a task of its own, for as long as somebody takes them.
+/// Accepts connections, each in a task of its own, for as long as somebody takes them. None lives longer than `longest`.
 pub(super) fn accept(
     listener: TcpListener,
     certificate: Arc<Certificate>,
+    longest: Duration,
 ) -> mpsc::Receiver<Result<Secure, io::Error>> {
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -157,7 +161,7 @@ pub(super) fn accept(
             tokio::spawn(async move {
                 match timeout(HANDSHAKE, acceptor.accept(stream)).await {
                     // Nobody takes it any more: we are about to end.
-                    Ok(Ok(stream)) => _ = sender.send(Ok(Secure { stream, _slot: slot })).await,
+                    Ok(Ok(stream)) => _ = sender.send(Ok(Secure::new(stream, slot, longest))).await,
                     Ok(Err(error)) => tracing::debug!(%error, "no TLS with a caller"),
                     Err(_) => tracing::debug!("a caller did not come to the point"),
                 }
@@ -168,9 +172,17 @@ pub(super) fn accept(
 }
 
 /// A caller's connection.
-pub(super) struct Secure {
-    stream: TlsStream<TcpStream>,
+pub(super) struct Secure<S = TlsStream<TcpStream>> {
+    stream: S,
+    quiet: Pin<Box<Sleep>>,
+    end: Pin<Box<Sleep>>,
     _slot: OwnedSemaphorePermit,
+}
+
+impl<S> Secure<S> {
+    fn new(stream: S, slot: OwnedSemaphorePermit, longest: Duration) -> Self {
+        Self { stream, quiet: Box::pin(sleep(QUIET)), end: Box::pin(sleep(longest)), _slot: slot }
+    }
 }
 
 impl Connected for Secure {
@@ -181,13 +193,26 @@ impl Connected for Secure {
     }
 }
 
-impl AsyncRead for Secure {
+impl<S: AsyncRead + Unpin> AsyncRead for Secure<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_read(cx, out)
+        let this = self.get_mut();
+        let over = |why: &str| Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)));
+        // HTTP/2 always reads, also while it cannot write: so this is noticed whatever the caller does.
+        if this.end.as_mut().poll(cx).is_ready() {
+            return over("the connection is too old");
+        }
+        if let Poll::Ready(read) = Pin::new(&mut this.stream).poll_read(cx, out) {
+            this.quiet.as_mut().reset(Instant::now() + QUIET);
+            return Poll::Ready(read);
+        }
+        match this.quiet.as_mut().poll(cx) {
+            Poll::Ready(()) => over("nothing came from the caller"),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 
-impl AsyncWrite for Secure {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Secure<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }
@@ -198,5 +223,51 @@ impl AsyncWrite for Secure {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+
+    use super::*;
+
+    async fn connection(longest: Duration) -> (DuplexStream, Secure<DuplexStream>) {
+        let (caller, stream) = duplex(64);
+        let slot = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+        (caller, Secure::new(stream, slot, longest))
+    }
+
+    /// Else a few callers who only connect would keep out all others.
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_caller_does_not_keep_its_place() {
+        let (mut caller, mut secure) = connection(10 * QUIET).await;
+        let began = Instant::now();
+        sleep(QUIET / 2).await;
+        caller.write_all(b"x").await.unwrap();
+        assert_eq!(secure.read_u8().await.unwrap(), b'x');
+        let error = secure.read_u8().await.unwrap_err();
+        assert_eq!((error.kind(), began.elapsed() >= QUIET + QUIET / 2), (io::ErrorKind::TimedOut, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nor_does_one_who_never_goes() {
+        let (mut caller, mut secure) = connection(10 * QUIET).await;
+        let (mut reads, speaking) = (0, async {
+            loop {
+                sleep(QUIET / 2).await;
+                if caller.write_all(b"x").await.is_err() {
+                    return;
+                }
+            }
+        });
+        let reading = async {
+            while let Ok(b'x') = secure.read_u8().await {
+                reads += 1;
+            }
+            drop(secure);
+        };
+        tokio::join!(timeout(20 * QUIET, speaking), reading).0.expect("it ends");
+        assert!((18..=20).contains(&reads), "{reads}");
     }
 }

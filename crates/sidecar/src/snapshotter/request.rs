@@ -99,9 +99,9 @@ pub(super) fn create(view: &View<'_>) -> Result<Ask<Call>, Refusal> {
     // On the way to its deletion everything that is missing can be done without: what counts is the name.
     let going = object.is_going();
     let given = match view.class {
-        Class::Found { parameters, .. } => Some(parameters),
-        Class::None | Class::Unknown | Class::Gone(_) if going => None,
-        Class::None | Class::Unknown => {
+        Class::Found { driver, parameters } if driver == rules.driver => Some(parameters),
+        Class::Found { .. } | Class::None | Class::Unknown | Class::Gone(_) if going => None,
+        Class::Found { .. } | Class::None | Class::Unknown => {
             let lacks = format!("failed to take {noun} {content} without a {noun} class");
             return Err(Refusal::Input { noun, content, lacks });
         }

@@ -341,10 +341,11 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Whether it is a content of our driver.
+    /// Whether it is a content of our driver. Its class has no part in its end: it may be another driver's by now.
     pub(super) fn is_of_driver(&self) -> bool {
+        let ends = self.object.is_going() || self.object.is_to_be_deleted();
         let class = match self.class {
-            Class::Found { driver, .. } => driver == self.rules.driver,
+            Class::Found { driver, .. } => ends || driver == self.rules.driver,
             Class::None | Class::Unknown | Class::Gone(_) => true,
         };
         class && self.object.driver() == self.rules.driver && self.object.source() != Source::Nowhere

@@ -5,7 +5,7 @@
 use wharf_cluster::{Change, Priority};
 use wharf_model::{Meta, VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use super::view::{Object, Which};
+use super::view::{Object, Source, Which};
 
 /// The change of a content, whatever it is of.
 pub(super) struct News {
@@ -54,7 +54,11 @@ fn differs(old: &Object, new: &Object) -> bool {
         (Object::Group(old), Object::Group(new)) => old.spec != new.spec,
         _ => true,
     };
-    spec || others(old.meta()) != others(new.meta())
+    // A member's status is its group's controller's first: with it we know whom to ask about.
+    let is_told = |object: &Object| object.handle().is_some() && object.group_handle().is_some();
+    let is_looked_up = matches!(new.source(), Source::There { .. });
+    let told = !is_looked_up && is_told(new) && !is_told(old);
+    spec || told || others(old.meta()) != others(new.meta())
 }
 
 /// Somebody waits for what is made; what goes is not in a hurry.
@@ -109,6 +113,9 @@ mod tests {
         let going = json!({"name": "c", "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"});
         let marked = json!({names::BEING_CREATED: "yes"});
         let high = Some(Priority::High);
+        let of_member = json!({"readyToUse": false, "snapshotHandle": "h", "volumeGroupSnapshotHandle": "g"});
+        let member =
+            |status: Value| json!({"/metadata/annotations": {names::GROUP_HANDLE: "g"}, "/status": status});
         for (old, new, expected) in [
             (None, plain(), high),
             (None, Some(json!({"/status": ready})), None),
@@ -122,7 +129,15 @@ mod tests {
             (plain(), Some(json!({"/metadata/annotations": marked})), None),
             (plain(), Some(json!({"/metadata/finalizers": ["f"]})), None),
             (Some(json!({"/metadata/annotations": marked})), plain(), None),
+            (plain(), Some(json!({"/status": {"readyToUse": false, "snapshotHandle": "h"}})), None),
+            (
+                Some(json!({"/spec/source": {"snapshotHandle": "h"}})),
+                Some(json!({"/spec/source": {"snapshotHandle": "h"}, "/status": of_member})),
+                None,
+            ),
+            (Some(member(of_member.clone())), Some(member(of_member.clone())), None),
             // Others'.
+            (Some(member(Value::Null)), Some(member(of_member.clone())), high),
             (plain(), Some(json!({"/metadata/annotations": {names::BEING_DELETED: "yes"}})), high),
             (plain(), Some(json!({"/metadata": going})), Some(Priority::Normal)),
             (

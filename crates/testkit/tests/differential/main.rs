@@ -45,8 +45,11 @@ fn the_scenarios_can_be_read() {
     once.dedup();
     assert_eq!(names.len(), once.len(), "two scenarios have the same name");
     assert!(names.len() >= 100, "{} scenarios", names.len());
+    let page = include_str!("../../../../docs/differential.md");
     for it in allowed(include_str!("allowed.yaml")).unwrap() {
         assert_eq!(it.orphans(&names), Vec::<&str>::new(), "{it}");
+        let number = it.reference.trim_end_matches(')').rsplit('#').next().unwrap();
+        assert!(page.contains(&format!("#{number} |")), "docs/differential.md does not tell of {it}");
     }
 }
 

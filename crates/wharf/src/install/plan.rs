@@ -39,7 +39,7 @@ pub(super) fn plan(there: &Value, ours: &Value) -> Plan {
     }
     let mut object = there.clone();
     let mut what = Vec::new();
-    for version in versions(ours) {
+    for (place, version) in versions(ours).iter().enumerate() {
         let name = text(version, "name");
         match versions(there).iter().find(|found| text(found, "name") == name) {
             None => {
@@ -53,7 +53,14 @@ pub(super) fn plan(there: &Value, ours: &Value) -> Plan {
                 what.push(format!("{name} is served"));
             }
             Some(found) => match compare(name, found, version, theirs) {
-                Compared::Keep => {}
+                // Our first version is the one that our programs speak; without it they do not work.
+                Compared::Newer if place == 0 && found["served"] == Value::Bool(false) => {
+                    return Plan::Refuse(format!(
+                        "it is newer than ours and does not serve {name}, which we need: \
+                         set served to true for {name}, or run a newer wharf"
+                    ));
+                }
+                Compared::Newer | Compared::Keep => {}
                 Compared::Replace(changes) => {
                     for entry in list(&mut object).iter_mut().filter(|entry| text(entry, "name") == name) {
                         let (served, storage) = (entry["served"].clone(), entry["storage"].clone());
@@ -114,6 +121,7 @@ fn may_add(there: &Value, ours: &Value) -> Result<(), String> {
 /// What is better of one version.
 enum Compared {
     Keep,
+    Newer,
     Replace(String),
     Neither(String),
 }
@@ -131,7 +139,7 @@ fn compare(name: &str, there: &Value, ours: &Value, their_revision: Option<u64>)
             less.join(", ")
         )),
         // It knows more than we do: it is newer.
-        (false, true) => Compared::Keep,
+        (false, true) => Compared::Newer,
         (true, false) => Compared::Replace(format!("{name} gets {}", less.join(", "))),
         // The same fields. Somebody else's rules are theirs; our own of before are replaced.
         (true, true) if is_ours && without_flags(there) != without_flags(ours) => {
@@ -245,6 +253,13 @@ mod tests {
         // More fields, and a version we do not know.
         let newer = crd(vec![version("v1", &["a", "b", "c"]), stored(version("v2", &["z"]))]);
         assert_eq!(plan(&newer, &mine), Plan::Keep("it has everything".into()));
+        // It stays as it is, but that will not do if what we need is turned off.
+        let mut off = newer.clone();
+        off["spec"]["versions"][0]["served"] = json!(false);
+        assert!(matches!(plan(&off, &mine), Plan::Refuse(why) if why.contains("does not serve v1")));
+        // What only others speak may be off.
+        let both = ours(vec![version("v2", &["z"]), stored(version("v1", &["a", "b"]))], "1");
+        assert_eq!(plan(&off, &both), Plan::Keep("it has everything".into()));
         // Our own, of a later release.
         let later = ours(vec![stored(version("v1", &["a"]))], "2");
         assert_eq!(plan(&later, &mine), Plan::Keep("it was made by a newer wharf".into()));
@@ -326,10 +341,35 @@ mod tests {
             assert_eq!(revision(&crd), Some(1), "{name}");
             let stored: Vec<_> = versions(&crd).iter().filter(|version| version["storage"] == true).collect();
             assert_eq!(stored.len(), 1, "{name}");
-            assert!(versions(&crd).iter().any(|version| text(version, "name") == "v1"), "{name}");
+            let spoken = if group == "cbt.storage.k8s.io" { "v1beta1" } else { "v1" };
+            assert_eq!(versions(&crd).first().map(|version| text(version, "name")), Some(spoken), "{name}");
             assert_eq!(plan(&crd, &crd), Plan::Keep("it has everything".into()), "{name}");
             let fields = fields(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
             assert!(!fields.contains("metadata") && fields.len() > 2, "{name}: {fields:?}");
         }
+    }
+
+    #[test]
+    fn all_that_is_shipped_is_installed() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");
+        let paths = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+        let shipped: BTreeSet<String> = paths.map(|path| std::fs::read_to_string(path).unwrap()).collect();
+        assert_eq!(shipped, CRDS.map(str::to_owned).into());
+    }
+
+    /// Upstream's first release of the kind had v1alpha1 only, in the same form.
+    #[test]
+    fn an_older_snapshot_metadata_service_is_upgraded() {
+        let name = |crd: &Value| crd.pointer("/spec/names/kind") == Some(&json!("SnapshotMetadataService"));
+        let crds = CRDS.map(|crd| serde_saphyr::from_str::<Value>(crd).unwrap());
+        let ours = crds.into_iter().find(name).unwrap();
+        let mut there = ours.clone();
+        there["metadata"]["annotations"] = json!({});
+        there["status"] = json!({"storedVersions": ["v1alpha1"]});
+        there["spec"]["versions"].as_array_mut().unwrap().retain(|version| version["name"] == "v1alpha1");
+        there["spec"]["versions"][0]["storage"] = json!(true);
+        let (object, what) = written(plan(&there, &ours));
+        assert_eq!(what, "v1beta1 is served");
+        assert_eq!(object["spec"]["versions"][0], there["spec"]["versions"][0]);
     }
 }

@@ -66,7 +66,7 @@ pub(super) enum Outcome {
 }
 
 /// After asking for the action.
-pub(super) fn after_start(answer: Result<Action, ApiError>, searched: bool) -> Next {
+pub(super) fn after_start(goal: Goal, answer: Result<Action, ApiError>, searched: bool) -> Next {
     let error = match answer {
         Ok(Action { id, status, .. }) => {
             return match status {
@@ -81,6 +81,10 @@ pub(super) fn after_start(answer: Result<Action, ApiError>, searched: bool) -> N
         // The event in the way may be the very one we want, begun by a call that was cut off: looked for once.
         Kind::Unprocessable(Refused::PendingEvent) if !searched => Next::Find(Doubt::Refused(error)),
         Kind::Unprocessable(Refused::PendingEvent) => Next::Pause(error.to_string()),
+        // "Not attached" is also said while the volume's own attach is under way, which would end after us.
+        Kind::Unprocessable(_) | Kind::NotFound if matches!(goal, Goal::Detached(_)) => {
+            Next::Find(Doubt::Refused(error))
+        }
         Kind::Unprocessable(_) | Kind::NotFound => Next::Look(Doubt::Refused(error)),
         _ if error.uncertain() => Next::Find(Doubt::Unheard(error)),
         _ => Next::Fail(Failure::Api(error)),
@@ -117,7 +121,16 @@ pub(super) fn after_wait(goal: Goal, action: u64, outcome: Outcome, ours: bool) 
 pub(super) fn after_look(goal: Goal, volume: Option<Volume>, doubt: Doubt) -> Next {
     let Some(volume) = volume else { return gone(goal) };
     if goal.reached(&volume) {
-        return Next::Done(Some(volume));
+        return match (goal, doubt) {
+            // The event may be the volume's own attach. When it has ended, a detach is begun, or is refused since
+            // there is nothing to detach.
+            (Goal::Detached(_), Doubt::Refused(error))
+                if error.kind() == Kind::Unprocessable(Refused::PendingEvent) =>
+            {
+                Next::Pause(error.to_string())
+            }
+            _ => Next::Done(Some(volume)),
+        };
     }
     if let (Goal::Attached(_), Some(other)) = (goal, volume.droplet_ids.first()) {
         return Next::Fail(Failure::AttachedElsewhere(*other));

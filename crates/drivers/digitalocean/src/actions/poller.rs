@@ -124,10 +124,11 @@ async fn sleep_until_due(shared: &Shared) {
 }
 
 async fn list(shared: &Shared, client: &Client) -> Result<bool, ApiError> {
+    let asked = Instant::now();
     let volumes = client.volumes(&shared.region).await?;
     let (news, overdue) = {
         let mut state = shared.state();
-        let outcomes = state.waiting.listed(volumes);
+        let outcomes = state.waiting.listed(volumes, asked);
         let news = !outcomes.is_empty();
         for (ticket, outcome) in outcomes {
             state.tell(ticket, outcome);

@@ -107,12 +107,16 @@ impl Waiting {
     }
 
     /// What a listing shows: those whose volume is as it is to be. A volume that is not in it proves nothing,
-    /// since pages shift while they are read.
-    pub(super) fn listed(&mut self, volumes: Vec<Volume>) -> Vec<(u64, Outcome)> {
+    /// since pages shift while they are read; nor does one that was `asked` for before somebody waited, since it
+    /// may show the volume as it was before the action.
+    pub(super) fn listed(&mut self, volumes: Vec<Volume>, asked: Instant) -> Vec<(u64, Outcome)> {
         self.pages = volumes.len().div_ceil(PER_PAGE).max(1);
         let volumes: HashMap<&str, &Volume> =
             volumes.iter().map(|volume| (volume.id.as_str(), volume)).collect();
         let reached = |(ticket, entry): (&u64, &Entry)| {
+            if entry.waiter.since >= asked {
+                return None;
+            }
             let volume = *volumes.get(entry.waiter.volume.as_str())?;
             entry.waiter.goal.reached(volume).then(|| (*ticket, Outcome::Reached(volume.clone())))
         };

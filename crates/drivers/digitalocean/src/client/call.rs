@@ -7,7 +7,7 @@ use super::error::{ApiError, CallName, Kind};
 use super::retry::Repeat;
 
 /// A call that can be sent, perhaps more than once.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) name: CallName,
     pub(crate) query: Vec<(&'static str, String)>,

@@ -50,20 +50,21 @@ impl Client {
 
     /// All items of a list.
     pub(super) async fn all<T: DeserializeOwned>(&self, call: Call) -> Result<Vec<T>, ApiError> {
-        let Call { name, query, .. } = &call;
         let mut items = Vec::new();
         for number in 1..=MOST_PAGES {
-            let mut call = Call::get([]);
-            call.name = name.clone();
-            call.query = query.clone();
-            let page = self.page(call, number).await?;
+            let page = self.page(call.clone(), number).await?;
             let more = page.more && !page.items.is_empty();
             items.extend(page.items);
             if !more {
                 return Ok(items);
             }
         }
-        Err(ApiError::local(name, Kind::BadAnswer, false, format!("a list of more than {MOST_PAGES} pages")))
+        Err(ApiError::local(
+            &call.name,
+            Kind::BadAnswer,
+            false,
+            format!("a list of more than {MOST_PAGES} pages"),
+        ))
     }
 
     /// One page of a list, beginning with 1. The link to the next is not followed but counted on: a token goes to

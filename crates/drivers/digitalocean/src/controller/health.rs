@@ -17,11 +17,15 @@ impl Health for Controller {
                 None => return Ok(None),
             },
         };
-        let droplet = match volume.droplet_ids.first() {
-            Some(droplet) => Some((*droplet, self.client.droplet(*droplet).await?)),
-            None => None,
-        };
-        Ok(Some(issues(&volume, droplet.as_ref().map(|(id, found)| (*id, found.as_ref())))))
+        let Some(id) = volume.droplet_ids.first().copied() else { return Ok(Some(issues(&volume, None))) };
+        // One listing tells of all that are well. What it says against one may be old: that is asked for by itself.
+        let late = self.recent_droplet(id).await?;
+        let found = issues(&volume, Some((id, late.as_ref())));
+        if found.is_empty() {
+            return Ok(Some(found));
+        }
+        let droplet = self.client.droplet(id).await?;
+        Ok(Some(issues(&volume, Some((id, droplet.as_ref())))))
     }
 
     async fn storage_health(&self) -> Result<Vec<StorageIssue>, BackendError> {

@@ -18,6 +18,7 @@ const GOOD_FOR: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub(super) struct Recent {
     volumes: Kept<api::Volume>,
+    droplets: Kept<api::Droplet>,
     snapshots: Kept<api::Snapshot>,
 }
 
@@ -44,6 +45,7 @@ impl Recent {
     /// After each change of ours: whoever asks next must see it.
     pub(super) fn forget_volumes(&self) {
         self.volumes.set(None);
+        self.droplets.set(None);
     }
 
     pub(super) fn forget_snapshots(&self) {
@@ -76,6 +78,19 @@ impl Listing for Controller {
 }
 
 impl Controller {
+    /// A droplet as a listing of late has it. One that is not in it may exist all the same.
+    pub(super) async fn recent_droplet(&self, id: u64) -> Result<Option<api::Droplet>, BackendError> {
+        let all = match self.recent.droplets.get() {
+            Some(all) => all,
+            None => {
+                let all: Arc<[api::Droplet]> = self.client.droplets().await?.into();
+                self.recent.droplets.set(Some(all.clone()));
+                all
+            }
+        };
+        Ok(all.iter().find(|droplet| droplet.id == id).cloned())
+    }
+
     /// All snapshots by id, from a listing of late if that will do.
     pub(super) async fn all_snapshots(&self, late: bool) -> Result<Arc<[api::Snapshot]>, BackendError> {
         if let Some(all) = self.recent.snapshots.get().filter(|_| late) {

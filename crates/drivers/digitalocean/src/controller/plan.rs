@@ -3,7 +3,7 @@
 use wharf_driver::backend::{NewVolume, Source, Topology};
 
 use crate::api::Volume;
-use crate::names::REGION_KEY;
+use crate::names::{DESCRIPTION, REGION_KEY};
 use crate::size::{self, SizeError, bytes};
 
 /// What to do.
@@ -15,6 +15,8 @@ pub(super) enum Plan {
     Take,
     /// It was restored, and has yet to grow to so many GiB: an earlier call did not get that far.
     Grow(u64),
+    /// The existing driver made it, with its size rounded down (B1): it has yet to grow to so many GiB.
+    RoundUp(u64),
     /// It is there, and is not what is asked for.
     Differs(String),
     /// The name is not unique, which the API promises.
@@ -36,10 +38,21 @@ pub(super) fn plan(found: &[Volume], wanted: &NewVolume) -> Result<Plan, SizeErr
     if matches!(wanted.source, Some(Source::Snapshot(_))) && has < wanted.size.required {
         return Ok(Plan::Grow(size::choose(wanted.size, volume.size_gigabytes)?));
     }
+    if has == size::rounded_down(wanted.size.required)
+        && is_unused(volume)
+        && let Ok(gib) = size::choose(wanted.size, volume.size_gigabytes)
+    {
+        return Ok(Plan::RoundUp(gib));
+    }
     Ok(Plan::Differs(format!(
         "volume {:?} exists already with {} GiB (id {}), which is not what is asked for",
         wanted.name, volume.size_gigabytes, volume.id
     )))
+}
+
+/// Whether a volume is one of ours that nobody uses.
+pub(super) fn is_unused(volume: &Volume) -> bool {
+    volume.droplet_ids.is_empty() && volume.description == DESCRIPTION
 }
 
 /// Whether a volume in this region can be reached from where it must be. A place that names no region is anywhere.
@@ -90,10 +103,13 @@ mod tests {
             Ok(Plan::Make) => "make".to_owned(),
             Ok(Plan::Take) => "take".into(),
             Ok(Plan::Grow(gib)) => format!("grow {gib}"),
+            Ok(Plan::RoundUp(gib)) => format!("round up {gib}"),
             Ok(Plan::Differs(_)) => "differs".into(),
             Ok(Plan::Doubled(_)) => "doubled".into(),
             Err(_) => "out of range".into(),
         };
+        let ours = |gib| Volume { description: DESCRIPTION.to_owned(), ..volume(gib) };
+        let attached = |gib| Volume { droplet_ids: vec![7], ..ours(gib) };
         for (found, wanted, expected) in [
             (&[][..], wanted(GIB, None, false), "make"),
             (&[], wanted(GIB, None, true), "make"),
@@ -108,8 +124,24 @@ mod tests {
             (&[volume(4)], wanted(GIB, Some(2 * GIB), true), "differs"),
             (&[volume(1)], wanted(5 * GIB / 2, Some(5 * GIB / 2), true), "out of range"),
             (&[volume(1), volume(1)], wanted(GIB, None, false), "doubled"),
+            // B1: what the existing driver made before it died.
+            (&[ours(2)], wanted(5 * GIB / 2, None, false), "round up 3"),
+            (&[ours(2)], wanted(5 * GIB / 2, Some(5 * GIB / 2), false), "differs"),
+            (&[ours(1)], wanted(5 * GIB / 2, None, false), "differs"),
+            (&[volume(2)], wanted(5 * GIB / 2, None, false), "differs"),
+            (&[attached(2)], wanted(5 * GIB / 2, None, false), "differs"),
         ] {
             assert_eq!(word(found, wanted.clone()), expected, "{found:?} {wanted:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_ours_and_unused() {
+        for (droplets, description, expected) in
+            [(vec![], DESCRIPTION, true), (vec![7], DESCRIPTION, false), (vec![], "by hand", false)]
+        {
+            let volume = Volume { droplet_ids: droplets, description: description.to_owned(), ..volume(1) };
+            assert_eq!(is_unused(&volume), expected, "{volume:?}");
         }
     }
 

@@ -2,6 +2,9 @@
 //!
 //! A create is safe to repeat whatever became of the one before: the volume is looked for by its name first, and
 //! again after a call that may have had its effect. The API lets no name be used twice in a region.
+//!
+//! An orchestrator that gets a final error forgets the name, and with it the volume. So a create fails for good only
+//! where it is known that there is no volume (or that it is somebody else's); all else is UNAVAILABLE, and repeated.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +14,7 @@ use wharf_driver::backend::{
     SizeRange, Source, Volume, VolumeAccess, Volumes,
 };
 
-use super::plan::{Plan, is_reachable, plan};
+use super::plan::{Plan, is_reachable, is_unused, plan};
 use super::{Controller, described, parameters};
 use crate::client::Kind;
 use crate::names::{DESCRIPTION, volume_name};
@@ -92,23 +95,33 @@ impl Expansion for Controller {
 }
 
 impl Controller {
+    /// What an earlier call may have made. Who cannot see that does not know that there is nothing.
     async fn named(&self, name: &str) -> Result<Vec<api::Volume>, BackendError> {
-        Ok(self.client.volumes_named(name, &self.region).await?)
+        self.client.volumes_named(name, &self.region).await.map_err(fault::unseen)
     }
 
     /// A volume that is there, as the plan has it.
     async fn found(&self, found: Vec<api::Volume>, plan: Plan) -> Result<api::Volume, CreateError> {
         match (plan, found.into_iter().next()) {
             (Plan::Take, Some(volume)) => Ok(volume),
-            (Plan::Grow(gib), Some(volume)) => {
-                self.attachments.resize(&volume.id, gib).await.map_err(fault::grow)
+            (Plan::Grow(gib), Some(volume)) => self.grow(&volume, gib).await,
+            // Not ours to take back: without room it is waited for.
+            (Plan::RoundUp(gib), Some(volume)) => {
+                let grown = self.attachments.resize(&volume.id, gib).await;
+                grown.map_err(|error| match fault::grow(error) {
+                    CreateError::Exhausted(why) => BackendError::Unavailable(why).into(),
+                    other => other,
+                })
             }
             (Plan::Differs(why), _) => Err(CreateError::Exists(why)),
             (Plan::Doubled(count), _) => {
-                let why = format!("{count} volumes in {} have the same name, which cannot be", self.region);
-                Err(BackendError::Internal(why).into())
+                let why = format!(
+                    "{count} volumes in {} have the same name, which cannot be; delete those that are not needed",
+                    self.region
+                );
+                Err(BackendError::Unavailable(why).into())
             }
-            (Plan::Make | Plan::Take | Plan::Grow(_), _) => {
+            (Plan::Make | Plan::Take | Plan::Grow(_) | Plan::RoundUp(_), _) => {
                 Err(BackendError::Internal("a volume that was found is not there; this is a bug".into())
                     .into())
             }
@@ -149,19 +162,21 @@ impl Controller {
         if volume.size_gigabytes >= gib {
             return Ok(volume);
         }
+        self.grow(&volume, gib).await
+    }
+
+    /// Lets a volume that was restored grow. The same call again would do it; but where there is no room, the caller
+    /// may want to hear of it and give up, so nothing may be left then.
+    async fn grow(&self, volume: &api::Volume, gib: u64) -> Result<api::Volume, CreateError> {
         match self.attachments.resize(&volume.id, gib).await.map_err(fault::grow) {
-            // The same call again would grow it; but after these no caller asks again.
-            Err(error @ (CreateError::Exhausted(_) | CreateError::OutOfRange(_))) => {
-                self.undo(&volume).await;
-                Err(error)
-            }
+            Err(CreateError::Exhausted(why)) => Err(self.undo(volume, why).await),
             grown => grown,
         }
     }
 
     /// The snapshot to restore; it must be in our region.
     async fn restorable(&self, id: &str) -> Result<api::Snapshot, CreateError> {
-        let snapshot = self.client.snapshot(id).await.map_err(BackendError::from)?;
+        let snapshot = self.client.snapshot(id).await.map_err(fault::unseen)?;
         let snapshot = snapshot.ok_or_else(|| CreateError::NotFound(format!("there is no snapshot {id}")))?;
         match snapshot.regions.contains(&self.region) {
             true => Ok(snapshot),
@@ -173,10 +188,23 @@ impl Controller {
         }
     }
 
-    /// Deletes what this very call made, and nobody has been told of.
-    async fn undo(&self, volume: &api::Volume) {
-        if let Err(error) = self.client.delete_volume(&volume.id).await {
-            tracing::warn!(id = volume.id, name = volume.name, %error, "a volume that could not grow is left over");
+    /// Deletes what this call, or one before it, made and nobody has been told of. Only if it is gone is the create
+    /// at its end.
+    async fn undo(&self, volume: &api::Volume, why: String) -> CreateError {
+        let left = |reason: String| {
+            CreateError::Backend(BackendError::Unavailable(format!(
+                "{why}; volume {} (id {}) was not taken back: {reason}",
+                volume.name, volume.id
+            )))
+        };
+        if !is_unused(volume) {
+            return left("somebody else made it, or uses it".to_owned());
+        }
+        let deleted = self.client.delete_volume(&volume.id).await;
+        self.recent.forget_volumes();
+        match deleted {
+            Ok(()) => CreateError::Exhausted(why),
+            Err(error) => left(error.to_string()),
         }
     }
 }

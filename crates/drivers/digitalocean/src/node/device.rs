@@ -3,6 +3,9 @@
 //! The existing driver takes a device that is missing for one that is not formatted (B6), and the check that
 //! should keep it from formatting a half attached one never works (B2). Here only a device that is there, that
 //! the kernel says is running, that has a size and that can be read is a device; anything else is waited for.
+//!
+//! A link alone is no proof of whose device it leads to: it may be left from before, while the kernel has given the
+//! device's name to another volume, or be that of a partition. So the disk is asked for the name that it has itself.
 
 use std::fs;
 use std::io;
@@ -36,6 +39,8 @@ pub(super) enum Seen {
     Unknown(String),
     /// It leads to something that is not a device of this machine.
     Astray(PathBuf),
+    /// It leads to a device, but not to this volume's: why.
+    Another(String),
     /// A device node.
     Device(Look),
 }
@@ -72,7 +77,8 @@ pub(super) enum Verdict {
 pub(super) fn judge(seen: &Seen, at_least: u64) -> Verdict {
     let look = match seen {
         Seen::Missing => return Verdict::NotYet("there is no such device yet".into()),
-        Seen::Unknown(why) => return Verdict::NotYet(why.clone()),
+        // The link may be put right when the volume's own device comes.
+        Seen::Unknown(why) | Seen::Another(why) => return Verdict::NotYet(why.clone()),
         Seen::Astray(path) => {
             return Verdict::Never(format!("it leads to {}, which is no block device", path.display()));
         }
@@ -114,6 +120,11 @@ impl Places {
             Ok(Some(_)) => return Seen::Astray(path),
             Err(error) => return Seen::Unknown(error.to_string()),
         }
+        match self.another(&path, name) {
+            Ok(None) => {}
+            Ok(Some(why)) => return Seen::Another(why),
+            Err(error) => return Seen::Unknown(format!("whose {} is: {error}", path.display())),
+        }
         let state = match self.told(&path, "device/state") {
             Ok(state) => state,
             Err(error) => return Seen::Unknown(format!("the state of {}: {error}", path.display())),
@@ -128,6 +139,27 @@ impl Places {
         })
     }
 
+    /// Why a device is not the whole disk of the volume of this name; `None` if nothing speaks against it. A disk
+    /// that says nothing of itself (a loop device) is believed to be what its link says.
+    fn another(&self, device: &Path, name: &str) -> io::Result<Option<String>> {
+        if self.told(device, "partition")?.is_some() {
+            return Ok(Some(format!("{} is a partition, and a volume is a whole disk", device.display())));
+        }
+        let mut says = Vec::new();
+        for (file, read) in [("vpd_pg80", serial as fn(&[u8]) -> Vec<Vec<u8>>), ("vpd_pg83", designators)] {
+            match fs::read(self.of(device, "device").join(file)) {
+                Ok(page) => says.extend(read(&page)),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if says.is_empty() || says.iter().any(|text| is_named(text, name)) {
+            return Ok(None);
+        }
+        let says: Vec<_> = says.iter().map(|text| String::from_utf8_lossy(text)).collect();
+        Ok(Some(format!("{} is another disk: it says that it is {says:?}", device.display())))
+    }
+
     /// Which of the volumes' links leads to this device, by the volume's name.
     pub(super) fn name_of(&self, device: &Path) -> io::Result<Option<String>> {
         let device = device.canonicalize()?;
@@ -136,6 +168,7 @@ impl Places {
             let leads_there = || entry.path().canonicalize().is_ok_and(|path| path == device);
             if let Some(name) = entry.file_name().to_str().and_then(|name| name.strip_prefix(LINK_PREFIX))
                 && leads_there()
+                && self.another(&device, name)?.is_none()
             {
                 return Ok(Some(name.to_owned()));
             }
@@ -175,9 +208,104 @@ impl Places {
     }
 }
 
+/// What is before the text of both pages.
+const PAGE_HEADER: usize = 4;
+
+/// The serial number of page 80, if it has one.
+fn serial(page: &[u8]) -> Vec<Vec<u8>> {
+    page.get(PAGE_HEADER..).map(plain).into_iter().filter(|text| !text.is_empty()).collect()
+}
+
+/// The names of page 83: each behind four bytes, of which the last is its length.
+fn designators(page: &[u8]) -> Vec<Vec<u8>> {
+    let mut rest = page.get(PAGE_HEADER..).unwrap_or_default();
+    let mut found = Vec::new();
+    while let [_, _, _, length, text @ ..] = rest {
+        let (text, after) = text.split_at(text.len().min(usize::from(*length)));
+        found.extend(Some(plain(text)).filter(|text| !text.is_empty()));
+        rest = after;
+    }
+    found
+}
+
+/// Without what texts of a fixed length are filled up with.
+fn plain(text: &[u8]) -> Vec<u8> {
+    let end = text.iter().rposition(|byte| !matches!(byte, 0 | b' ')).map_or(0, |last| last + 1);
+    text[..end].to_vec()
+}
+
+/// Whether a disk's text ends in this name, and not in one of which it is only the end.
+fn is_named(text: &[u8], name: &str) -> bool {
+    let goes_on = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    text.strip_suffix(name.as_bytes()).is_some_and(|before| !before.last().is_some_and(goes_on))
+}
+
 #[cfg(test)]
 mod tests {
+    use wharf_linux::Mounts as _;
+
     use super::*;
+
+    /// A page as the kernel has it: four bytes, then what is in it.
+    fn page(number: u8, content: &[u8]) -> Vec<u8> {
+        [&[0, number, 0, content.len() as u8], content].concat()
+    }
+
+    /// The entries of page 83, of kind and text.
+    fn names(entries: &[(u8, &[u8])]) -> Vec<u8> {
+        let entry = |(kind, text): &(u8, &[u8])| [&[2, *kind, 0, text.len() as u8], *text].concat();
+        page(0x83, &entries.iter().flat_map(entry).collect::<Vec<_>>())
+    }
+
+    /// A link that was left, or that is a partition's, does not make a device the volume's.
+    #[test]
+    fn a_device_is_whose_it_says_it_is() {
+        const NAME: &str = "pvc-0213d7f4-bf2c-4bf5-a9a4-7c2c8d7c9f11";
+        type Files<'a> = &'a [(&'a str, Vec<u8>)];
+        let named = |name: &str| names(&[(0, name.as_bytes())]);
+        let short = page(0x80, &NAME.as_bytes()[..36]);
+        let with_port = [named(NAME), vec![0x61, 0x93, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8]].concat();
+        // what sysfs has of the device, whether it may be the volume's
+        let table: [(Files<'_>, bool); 13] = [
+            (&[], true),
+            (&[("partition", b"1\n".to_vec())], false),
+            (&[("partition", b"1\n".to_vec()), ("device/vpd_pg83", named(NAME))], false),
+            (&[("device/vpd_pg83", named(NAME))], true),
+            (&[("device/vpd_pg83", with_port)], true),
+            (&[("device/vpd_pg83", named(&format!("DO      Volume          {NAME}  ")))], true),
+            (&[("device/vpd_pg80", page(0x80, NAME.as_bytes()))], true),
+            // QEMU cuts the serial number, but not the name.
+            (&[("device/vpd_pg80", short.clone()), ("device/vpd_pg83", named(NAME))], true),
+            (&[("device/vpd_pg80", short)], false),
+            (&[("device/vpd_pg80", page(0x80, b"   ")), ("device/vpd_pg83", named(NAME))], true),
+            (&[("device/vpd_pg83", named("pvc-another"))], false),
+            (&[("device/vpd_pg83", named(&format!("{NAME}2")))], false),
+            (&[("device/vpd_pg83", named(&format!("x-{NAME}")))], false),
+        ];
+        let devices: Vec<PathBuf> =
+            fs::read_dir("/dev").unwrap().map(|entry| entry.unwrap().path()).collect();
+        let kernel = wharf_linux::Linux::new();
+        let is_device = |path: &&PathBuf| matches!(kernel.path_kind(path), Ok(Some(PathKind::BlockDevice)));
+        let device = devices.iter().find(is_device).expect("a machine has a block device");
+        for (files, expected) in table {
+            let dir = tempfile::tempdir().unwrap();
+            let root = dir.path().canonicalize().unwrap();
+            let places =
+                Places { links: root.join("links"), devices: "/dev".into(), sysfs: root.join("sys") };
+            fs::create_dir_all(&places.links).unwrap();
+            std::os::unix::fs::symlink(device, places.link_of(NAME)).unwrap();
+            for (file, content) in files {
+                let file = places.of(device, file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, content).unwrap();
+            }
+            let seen = places.look(&kernel, NAME);
+            assert_eq!(matches!(seen, Seen::Device(_)), expected, "{files:?} {seen:?}");
+            assert_eq!(matches!(seen, Seen::Another(_)), !expected, "{files:?} {seen:?}");
+            assert!(expected || matches!(judge(&seen, 0), Verdict::NotYet(_)), "it may come yet");
+            assert_eq!(places.name_of(device).unwrap().is_some(), expected, "{files:?}");
+        }
+    }
 
     #[test]
     fn only_a_whole_device_is_one() {

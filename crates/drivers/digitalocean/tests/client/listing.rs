@@ -53,6 +53,17 @@ async fn all_pages_and_no_page_too_many() {
     }
 }
 
+/// What is no id does not become another address.
+#[tokio::test]
+async fn a_list_of_what_cannot_be_is_not_asked_for() {
+    let bench = bench().await;
+    for id in ["", "..", "../droplets", "a?b"] {
+        assert_eq!(bench.client.snapshots_of(id).await.unwrap(), None, "{id:?}");
+        assert_eq!(bench.client.actions(id).await.unwrap(), None, "{id:?}");
+    }
+    assert_eq!(bench.fake.requests().len(), 0);
+}
+
 #[tokio::test]
 async fn names_are_found_in_their_region_alone() {
     let bench = bench().await;

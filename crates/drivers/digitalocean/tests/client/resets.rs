@@ -52,7 +52,7 @@ async fn what_was_deleted_is_gone_when_asked_again() {
             NewSnapshot { volume_id: volume.id.clone(), name: "snapshot-1".into(), ..NewSnapshot::default() };
         let snapshot = bench.client.create_snapshot(&wanted).await.unwrap();
         bench.fault(what.clone(), "DELETE", "/v2/volumes/*", 1);
-        bench.fault(what.clone(), "DELETE", "/v2/snapshots/*", 1);
+        bench.fault(what.clone(), "DELETE", "/v2/volumes/snapshots/*", 1);
         bench.client.delete_volume(&volume.id).await.unwrap();
         bench.client.delete_snapshot(&snapshot.id).await.unwrap();
         assert_eq!(bench.count("DELETE"), 4, "{what:?}");

@@ -32,6 +32,39 @@ async fn what_is_not_there() {
     assert_eq!(state.volumes[&id].attached, None);
 }
 
+/// The other address has droplets' snapshots too: a wrong id would delete somebody's machine image.
+#[tokio::test]
+async fn only_snapshots_of_volumes_are_deleted() {
+    let bench = Bench::new().await;
+    let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    let snapshot = bench.snapshot("snapshot-1", &id).await.unwrap().snapshot_id;
+    bench.delete_snapshot(&snapshot).await.unwrap();
+    assert_eq!(bench.fake.state().snapshots.len(), 0);
+    assert_eq!(bench.asked("DELETE", &format!("/v2/volumes/snapshots/{snapshot}")), 1);
+    assert_eq!(bench.asked("DELETE", "/v2/snapshots/*"), 0);
+}
+
+/// One list of droplets for all volumes, and a question of its own only where something seems to be wrong.
+#[tokio::test]
+async fn health_costs_no_request_for_each_volume() {
+    let bench = Bench::new().await;
+    for name in ["pvc-1", "pvc-2", "pvc-3"] {
+        let id = bench.create(name, GIB).await.unwrap().volume_id;
+        bench.attach(&id, &HERE.to_string()).await.unwrap();
+    }
+    bench.fake.forget_requests();
+    let all = v1::ControllerListVolumeHealthRequest::default;
+    assert!(bench.call(all()).await.unwrap().entries.is_empty());
+    assert_eq!(bench.asked("GET", "/v2/droplets"), 1);
+    assert_eq!(bench.asked("GET", "/v2/droplets/*"), 0);
+
+    bench.fake.change(|state, _| drop(state.droplets.remove(&HERE)));
+    let id = bench.create("pvc-4", GIB).await.unwrap().volume_id;
+    bench.attach(&id, &THERE.to_string()).await.unwrap();
+    let ill = bench.call(all()).await.unwrap().entries;
+    assert_eq!(ill.len(), 3, "{ill:?}");
+}
+
 #[tokio::test]
 async fn what_is_in_the_way() {
     let bench = Bench::new().await;
@@ -97,7 +130,9 @@ async fn a_token_that_was_revoked_and_an_account_that_is_full() {
     let account = Account::new(bench.client());
     assert_eq!(account.check().await, Standing::Good);
     bench.fake.revoke_token(TOKEN);
-    refused(bench.create("pvc-1", GIB).await, Code::Unauthenticated, "token");
+    // A create does not know what an earlier one has made, so that it does not end.
+    refused(bench.create("pvc-1", GIB).await, Code::Unavailable, "token");
+    refused(bench.delete("506f78a4-e098-11e5-ad9f-000f53306ae1").await, Code::Unauthenticated, "token");
     // B9: asked rarely, however often somebody wants to know.
     bench.fake.forget_requests();
     for _ in 0..20 {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tonic::{Code, Status};
-use wharf_fake_digitalocean::{Fault, Half, HalfAttached, What};
+use wharf_driver_digitalocean::DESCRIPTION;
+use wharf_fake_digitalocean::{Attachment, Fault, Half, HalfAttached, What};
 
-use crate::support::{Bench, GIB, HERE, mount, refused, restored};
+use crate::support::{Bench, GIB, HERE, TOKEN, mount, refused, restored};
 
 /// Repeats a call as an orchestrator does, until it succeeds.
 async fn until<T>(mut call: impl AsyncFnMut() -> Result<T, Status>) -> T {
@@ -57,7 +58,7 @@ async fn a_call_of_which_nobody_knows_what_became_is_made_good() {
         ("POST", "/v2/volumes/*/actions", Some("detach")),
         ("POST", "/v2/volumes/*/snapshots", None),
         ("DELETE", "/v2/volumes/*", None),
-        ("DELETE", "/v2/snapshots/*", None),
+        ("DELETE", "/v2/volumes/snapshots/*", None),
     ];
     for what in [What::ResetAfter, What::StatusAfter(500), What::Truncated, What::ResetBefore] {
         for (method, path, action) in calls {
@@ -72,6 +73,67 @@ async fn a_call_of_which_nobody_knows_what_became_is_made_good() {
             bench.fake.remove_fault(number);
         }
     }
+}
+
+/// A final answer would make the orchestrator forget a volume that is there.
+#[tokio::test]
+async fn a_create_does_not_end_while_its_volume_may_be_there() {
+    let bench = Bench::new().await;
+    // The volume is made, the answer is lost, and the token is revoked before anybody can look.
+    bench.fake.add_fault(Fault::new(What::ResetAfter).at("POST", "/v2/volumes").times(1));
+    let refusal = What::Status { code: 401, message: None, retry_after: None };
+    bench.fake.add_fault(Fault::new(refusal).at("GET", "/v2/volumes").skip(1).times(1));
+    refused(bench.create("pvc-1", GIB).await, Code::Unavailable, "token");
+    bench.fake.revoke_token(TOKEN);
+    refused(bench.create("pvc-1", GIB).await, Code::Unavailable, "token");
+    bench.fake.allow_token(TOKEN);
+    let id = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    assert_eq!(bench.fake.state().volumes.len(), 1);
+
+    // It is restored, and cannot grow for this or that reason.
+    let snapshot = bench.snapshot("snapshot-1", &id).await.unwrap().snapshot_id;
+    let restore = async || bench.call(restored("pvc-2", 3 * GIB, &snapshot)).await;
+    let refusal = |code| What::Status { code, message: None, retry_after: None };
+    for what in [What::ActionErrored, refusal(401), refusal(403), refusal(422)] {
+        bench.fake.add_fault(Fault::new(what).at("POST", "/v2/volumes/*/actions").action("resize").times(1));
+        refused(restore().await, Code::Unavailable, "action");
+        assert_eq!(bench.fake.state().volumes.len(), 2, "it waits for the next call");
+    }
+    assert_eq!(restore().await.unwrap().volume.unwrap().capacity_bytes, 3 * GIB);
+    assert_eq!(bench.fake.state().volumes.len(), 2);
+}
+
+/// The one that made it died before it grew; the next one hears that there is no room, and may give up.
+#[tokio::test]
+async fn what_an_earlier_call_restored_and_cannot_grow_is_taken_back() {
+    let bench = Bench::new().await;
+    let source = bench.create("pvc-1", GIB).await.unwrap().volume_id;
+    let snapshot = bench.snapshot("snapshot-1", &source).await.unwrap().snapshot_id;
+    let restore = async || bench.call(restored("pvc-2", 5 * GIB, &snapshot)).await.map(drop);
+    for (description, droplet, left) in
+        [("by hand", None, true), (DESCRIPTION, Some(HERE), true), (DESCRIPTION, None, false)]
+    {
+        let id = bench.create("pvc-2", GIB).await.unwrap().volume_id;
+        bench.fake.change(|state, now| {
+            let volume = state.volumes.get_mut(&id).unwrap();
+            volume.description = description.to_owned();
+            volume.attached = droplet.map(|droplet| Attachment { droplet, since: now });
+        });
+        bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 4);
+        let code = if left { Code::Unavailable } else { Code::ResourceExhausted };
+        refused(restore().await, code, "volume limit has been reached");
+        assert_eq!(bench.fake.state().volumes.contains_key(&id), left, "{description} {droplet:?}");
+        bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 0);
+        bench.detach(&id, &HERE.to_string()).await.unwrap();
+        bench.delete(&id).await.unwrap();
+    }
+    // Where it cannot be taken back, the create is not at its end.
+    bench.fake.set_knobs(|knobs| knobs.capacity_gigabytes = 4);
+    let fault = bench.fake.add_fault(Fault::new(What::Html(503)).at("DELETE", "/v2/volumes/*"));
+    refused(restore().await, Code::Unavailable, "not taken back");
+    bench.fake.remove_fault(fault);
+    refused(restore().await, Code::ResourceExhausted, "volume limit has been reached");
+    assert_eq!(bench.fake.state().volumes.len(), 1);
 }
 
 /// B4: an action that ended in an error is not waited for until time has run out. Were it, it would be UNAVAILABLE.

@@ -345,6 +345,7 @@ calls! {
     controller.controller_expand_volume: ControllerExpandVolumeRequest -> ControllerExpandVolumeResponse;
     controller.create_snapshot: CreateSnapshotRequest -> CreateSnapshotResponse;
     controller.delete_snapshot: DeleteSnapshotRequest -> DeleteSnapshotResponse;
+    controller.controller_list_volume_health: ControllerListVolumeHealthRequest -> ControllerListVolumeHealthResponse;
     controller.list_volumes: ListVolumesRequest -> ListVolumesResponse;
     controller.list_snapshots: ListSnapshotsRequest -> ListSnapshotsResponse;
     node.node_stage_volume: NodeStageVolumeRequest -> NodeStageVolumeResponse;

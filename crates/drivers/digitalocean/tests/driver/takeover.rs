@@ -80,6 +80,21 @@ async fn what_it_staged_and_published_goes_on() {
     bench.assert_empty();
 }
 
+/// B1: it expanded a claim to 2.5 GiB by growing the volume to 2, and the node half of that is still to be done.
+#[tokio::test]
+async fn an_expansion_that_it_rounded_down_comes_to_its_end() {
+    let bench = Bench::new().await;
+    leave_volume(&bench);
+    let device = bench.device(NAME).await;
+    run("mkfs.xfs", &["-q", &text(&device)]);
+    mounted_by_hand(&device, &bench.staging(ID), &bench.target("old"));
+    assert_eq!(bench.expand(ID, 2 * GIB).await.unwrap(), 2 * GIB);
+    assert_eq!(bench.expand_on_node(ID, 5 * GIB / 2).await.unwrap(), 2 * GIB);
+    assert!(bench.stats(ID, &bench.staging(ID)).await.unwrap()[0].total > 3 * GIB / 2);
+    // What is missing a whole GiB is not yet there.
+    refused(bench.expand_on_node(ID, 3 * GIB).await, Code::Unavailable, "cannot be used");
+}
+
 #[tokio::test]
 async fn what_it_only_staged_is_let_go_of_at_once() {
     let bench = Bench::new().await;

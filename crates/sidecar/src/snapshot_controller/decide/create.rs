@@ -5,7 +5,9 @@ use wharf_model::snapshot::names;
 use wharf_model::snapshot::secrets::SnapshotSecret;
 use wharf_model::{Meta, PersistentVolume, VolumeSnapshot, VolumeSnapshotClass};
 
-use super::super::view::{Found, View, bound, claim_of, is_created, owner, points_back, pre_provisioned};
+use super::super::view::{
+    Found, Taker, View, bound, claim_of, is_created, owner, points_back, pre_provisioned,
+};
 use super::{Creation, Fault, Step};
 
 /// What to do for a snapshot without a content.
@@ -151,6 +153,25 @@ fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClas
         let volume = &volume.metadata.name;
         return failed(format!("cannot find CSI PersistentVolumeSource for volume {volume}"));
     };
+    // Another driver may have a volume of that handle too.
+    if csi.driver != class.driver {
+        let (volume, class, of) = (&volume.metadata.name, &class.metadata.name, &class.driver);
+        return input(format!(
+            "volume {volume} is of driver {} and class {class} of driver {of}: name a class of the volume's driver",
+            csi.driver
+        ));
+    }
+    let node = match view.node {
+        Taker::Any => None,
+        Taker::One(node) => Some(node.to_owned()),
+        // A content without a node would be nobody's, also when the node is back.
+        Taker::Nobody => {
+            let volume = &volume.metadata.name;
+            return failed(format!(
+                "no node is known from which volume {volume} can be reached, and each node takes snapshots of its own: bring its node back"
+            ));
+        }
+    };
     let mode = volume.spec.volume_mode.filter(|_| view.note_volume_mode);
     Step::CreateContent(Creation {
         class: class.metadata.name.clone(),
@@ -158,7 +179,7 @@ fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClas
         policy: class.deletion_policy,
         volume_handle: csi.volume_handle.clone(),
         volume_mode: mode.map(wharf_model::VolumeMode::as_str),
-        node: view.node.map(str::to_owned),
+        node,
         secret,
     })
 }

@@ -8,7 +8,7 @@ use wharf_model::{
     VolumeSnapshotContent,
 };
 
-use super::super::view::{Found, Parent, View};
+use super::super::view::{Found, Parent, Taker, View};
 use super::*;
 
 /// One snapshot and its world, by default one that can be taken: `change` says what is different.
@@ -22,7 +22,7 @@ struct World {
     claim: Option<Value>,
     volume: Option<Value>,
     asked_volume: bool,
-    node: Option<&'static str>,
+    node: Taker<'static>,
     restoring: bool,
     parent: Option<bool>,
     group_name: Option<&'static str>,
@@ -57,7 +57,7 @@ impl Default for World {
                 },
             })),
             asked_volume: true,
-            node: None,
+            node: Taker::Any,
             restoring: false,
             parent: None,
             group_name: None,
@@ -159,7 +159,7 @@ fn a_snapshot_is_taken() {
     assert_eq!(step(|_| {}), Step::CreateContent(creation()));
     let plain = step(|world| world.note_volume_mode = false);
     assert_eq!(plain, Step::CreateContent(Creation { volume_mode: None, ..creation() }));
-    let placed = step(|world| world.node = Some("n"));
+    let placed = step(|world| world.node = Taker::One("n"));
     assert_eq!(placed, Step::CreateContent(Creation { node: Some("n".into()), ..creation() }));
     let secret = step(|world| {
         world.class.as_mut().unwrap()["parameters"] = json!({
@@ -233,6 +233,22 @@ fn a_snapshot_cannot_be_taken() {
             |world| world.volume.as_mut().unwrap()["spec"]["csi"] = Value::Null,
             "SnapshotContentCreationFailed",
             format!("{created}cannot find CSI PersistentVolumeSource for volume pv"),
+            true,
+        ),
+        (
+            |world| world.class = Some(class("fast", "e")),
+            "SnapshotContentCreationFailed",
+            format!(
+                "{input}\"volume pv is of driver d and class fast of driver e: name a class of the volume's driver\""
+            ),
+            true,
+        ),
+        (
+            |world| world.node = Taker::Nobody,
+            "SnapshotContentCreationFailed",
+            format!(
+                "{created}no node is known from which volume pv can be reached, and each node takes snapshots of its own: bring its node back"
+            ),
             true,
         ),
         (
@@ -392,6 +408,11 @@ fn a_pre_provisioned_snapshot() {
         world.class = Some(class("fast", "d"));
     };
     assert_eq!(pre(with_class), Step::BindContent { class: Some("fast".into()) });
+    let other_driver = pre(|world| {
+        world.snapshot["spec"]["volumeSnapshotClassName"] = json!("fast");
+        world.class = Some(class("fast", "e"));
+    });
+    assert_eq!(reason(&other_driver).0, "SnapshotBindFailed");
     assert!(matches!(
         pre(|world| world.content.as_mut().unwrap()["spec"]["volumeSnapshotRef"]["uid"] = json!("u")),
         Step::Mirror(_)

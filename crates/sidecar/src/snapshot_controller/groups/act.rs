@@ -14,12 +14,14 @@ use wharf_model::{
 use super::super::decide::Fault;
 use super::super::metrics::{Of, Operation};
 use super::super::mirror::Mirrored;
-use super::super::view::Found;
+use super::super::view::{self as snapshot_view, Found};
 use super::super::wake::{self, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, Subject};
 use super::super::write as snapshot_write;
 use super::super::{Next, ROLE, SnapshotController, is_placed};
 use super::decide::{GroupCreation, Step, decide};
-use super::view::{GroupNode, Member, Source, View, content_of, is_created, is_ready, pre_provisioned};
+use super::view::{
+    GroupNode, Member, Source, View, content_of, holds, is_created, is_ready, pre_provisioned,
+};
 use super::{Groups, selector, write};
 
 /// More steps than that in a row are not progress: a group has four for each member.
@@ -75,7 +77,7 @@ impl SnapshotController {
             if !self.ground.gate.is_open() {
                 return Ok(Next::Again);
             }
-            let seen = self.look_at_group(groups, key, &asked).await;
+            let seen = self.look_at_group(groups, key, &asked).await?;
             let step = decide(&seen.view(&asked));
             tracing::debug!(group = %key, ?step, "next");
             let Some(group) = &seen.group else {
@@ -92,17 +94,15 @@ impl SnapshotController {
         Ok(Next::Later)
     }
 
-    async fn look_at_group(&self, groups: &Groups, key: &Key, asked: &Asked) -> Seen {
+    async fn look_at_group(&self, groups: &Groups, key: &Key, asked: &Asked) -> Result<Seen, ApiError> {
         let group = groups.groups.get(key);
         let of = group.as_deref();
         let content = of.and_then(|group| groups.contents.get(&Key::cluster(content_of(group))));
         let class = of.and_then(|group| group.spec.volume_group_snapshot_class_name.as_ref());
-        let is_owner = |snapshot: &Arc<VolumeSnapshot>| {
-            let owner = super::super::view::owner(snapshot);
-            owner.is_some_and(|owner| of.is_some_and(|group| group.metadata.uid == owner.uid))
+        let owned = match of {
+            Some(group) if group.metadata.is_deleting() => self.owned(group, content.as_deref()).await?,
+            _ => Vec::new(),
         };
-        let mut owned = self.snapshots.by_index(BY_GROUP, &key.to_string());
-        owned.retain(is_owner);
         let restored = |key: &Key| self.claims.first_by_index(BY_SNAPSHOT, &key.to_string()).is_some();
         let restoring = owned.iter().map(|snapshot| snapshot.key()).find(restored);
         let members = match (of, &content) {
@@ -111,7 +111,7 @@ impl SnapshotController {
             }
             _ => Vec::new(),
         };
-        Seen {
+        Ok(Seen {
             class: class.and_then(|class| groups.classes.get(&Key::cluster(class))),
             defaults: match class {
                 Some(_) => Vec::new(),
@@ -123,7 +123,35 @@ impl SnapshotController {
             members,
             owned,
             restoring,
+        })
+    }
+
+    /// The members that go with a group.
+    async fn owned(
+        &self,
+        group: &VolumeGroupSnapshot,
+        content: Option<&VolumeGroupSnapshotContent>,
+    ) -> Result<Vec<Arc<VolumeSnapshot>>, ApiError> {
+        let mut owned = Vec::new();
+        for snapshot in self.snapshots.by_index(BY_GROUP, &group.metadata.key().to_string()) {
+            let is_owned = match (snapshot_view::owner(&snapshot), content) {
+                (Some(owner), _) => owner.uid == group.metadata.uid,
+                // The driver loses them with the group, so no store's absence excuses one.
+                (None, Some(content)) => {
+                    let key = Key::cluster(snapshot_view::content_of(&snapshot));
+                    let member = match self.contents.get(&key) {
+                        Some(member) => Some(member),
+                        None => self.ground.cluster.get(&key).await?.map(Arc::new),
+                    };
+                    member.is_some_and(|member| holds(group, content, &member))
+                }
+                (None, None) => false,
+            };
+            if is_owned {
+                owned.push(snapshot);
+            }
         }
+        Ok(owned)
     }
 
     /// The members that the content tells of; none before the driver has named the group.

@@ -180,6 +180,13 @@ fn advance(view: &View<'_>, group: &VolumeGroupSnapshot, content: &VolumeGroupSn
         if is_free || (content.spec.volume_group_snapshot_class_name.is_none() && class.is_some()) {
             return match (class, view.class) {
                 (Some(name), None) => Step::Fail(create::no_class(name)),
+                (Some(name), Some(class)) if class.driver != content.spec.driver => {
+                    let (content, of, driver) = (&content.metadata.name, &content.spec.driver, &class.driver);
+                    let message = format!(
+                        "GroupSnapshot failed to bind VolumeGroupSnapshotContent, content {content} is of driver {of} and class {name} of driver {driver}: name a class of the content's driver, or none"
+                    );
+                    Step::Fail(Fault::new("GroupSnapshotBindFailed", message))
+                }
                 (class, _) => Step::BindContent { class: class.clone() },
             };
         }

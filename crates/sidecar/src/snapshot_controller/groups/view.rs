@@ -28,7 +28,7 @@ pub(crate) struct View<'a> {
     pub(crate) node: &'a GroupNode,
     /// The members that the content tells of, as far as they exist.
     pub(crate) members: &'a [Member],
-    /// The snapshots that have it as their owner.
+    /// Its members' snapshots: those that have it as their owner, and those that only name it and are its.
     pub(crate) owned: &'a [Arc<VolumeSnapshot>],
     /// One of them from which a claim is being restored.
     pub(crate) restoring: Option<&'a Key>,
@@ -99,8 +99,76 @@ pub(crate) fn points_back(content: &VolumeGroupSnapshotContent, group: &Meta) ->
     content.spec.volume_group_snapshot_ref.uid == group.uid && is_named(content, group)
 }
 
+/// Whether the content is the group snapshot's, or is about to be: each names the other.
+fn belongs(content: &VolumeGroupSnapshotContent, group: &VolumeGroupSnapshot) -> bool {
+    let asked_for = pre_provisioned(group) == Some(&*content.metadata.name);
+    let is_free = content.spec.volume_group_snapshot_ref.uid.is_empty();
+    points_back(content, &group.metadata) || (asked_for && is_free && is_named(content, &group.metadata))
+}
+
+/// Whether the driver has a member's snapshot as a part of this very group. A member that was there before its group
+/// names it without its identity, and another group may have come by the name.
+pub(crate) fn holds(
+    group: &VolumeGroupSnapshot,
+    content: &VolumeGroupSnapshotContent,
+    member: &VolumeSnapshotContent,
+) -> bool {
+    let there = content.spec.source.group_snapshot_handles.as_ref();
+    let there = there.map(|there| &there.volume_group_snapshot_handle);
+    let handle = content.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());
+    let told = member.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.as_ref());
+    let same = told.is_some_and(|told| Some(told) == handle.or(there));
+    same && member.spec.driver == content.spec.driver && belongs(content, group)
+}
+
 /// Whether the content names a group snapshot of this name.
 pub(crate) fn is_named(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
     let reference = &content.spec.volume_group_snapshot_ref;
     reference.name == group.name && Some(&reference.namespace) == group.namespace.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// sidecars.md 1.4 "Group": whose member a snapshot is that names its group and nothing more.
+    #[test]
+    fn members_by_the_drivers_word() {
+        let group = |uid: &str, source: Value| json!({"metadata": {"name": "g", "namespace": "shop", "uid": uid}, "spec": {"source": source}});
+        let pre = || json!({"volumeGroupSnapshotContentName": "gc"});
+        let content = |uid: &str, status: Value| {
+            json!({
+                "metadata": {"name": "gc"}, "status": status,
+                "spec": {
+                    "driver": "d",
+                    "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "gh"}},
+                    "volumeGroupSnapshotRef": {"name": "g", "namespace": "shop", "uid": uid},
+                },
+            })
+        };
+        let member = |driver: &str, status: Value| json!({"metadata": {"name": "c"}, "spec": {"driver": driver}, "status": status});
+        let told = |handle: &str| json!({"volumeGroupSnapshotHandle": handle});
+        let selector = || json!({"selector": {"matchLabels": {"app": "db"}}});
+        for (group, content, member, expected) in [
+            (group("gu", pre()), content("gu", told("gh")), member("d", told("gh")), true),
+            // The content says so from the start, and each names the other before they are bound.
+            (group("gu", pre()), content("gu", Value::Null), member("d", told("gh")), true),
+            (group("gu", pre()), content("", Value::Null), member("d", told("gh")), true),
+            // Another group that came by the name.
+            (group("later", pre()), content("gu", told("gh")), member("d", told("gh")), false),
+            (group("gu", selector()), content("", told("gh")), member("d", told("gh")), false),
+            (group("gu", pre()), content("gu", told("other")), member("d", told("gh")), false),
+            // Another driver's handle of the same letters, and one that belongs to nothing.
+            (group("gu", pre()), content("gu", told("gh")), member("e", told("gh")), false),
+            (group("gu", pre()), content("gu", told("gh")), member("d", Value::Null), false),
+        ] {
+            let row = format!("{group} {content} {member}");
+            let group: VolumeGroupSnapshot = serde_json::from_value(group).unwrap();
+            let content: VolumeGroupSnapshotContent = serde_json::from_value(content).unwrap();
+            let member: VolumeSnapshotContent = serde_json::from_value(member).unwrap();
+            assert_eq!(holds(&group, &content, &member), expected, "{row}");
+        }
+    }
 }

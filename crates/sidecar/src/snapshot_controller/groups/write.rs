@@ -8,7 +8,7 @@ use wharf_model::{
     Kind, Meta, VolumeGroupSnapshot, VolumeGroupSnapshotContent, VolumeSnapshot, VolumeSnapshotContent,
 };
 
-use super::super::write::{owner, reference};
+use super::super::write::{owner, reference, unmarked};
 use super::decide::GroupCreation;
 
 /// The content of a group that is to be taken.
@@ -45,8 +45,7 @@ pub(crate) fn bind(content: &Meta, group: &Meta, class: Option<&str>) -> Patch {
     if let Some(class) = class {
         spec["volumeGroupSnapshotClassName"] = json!(class);
     }
-    let seen = json!({"uid": content.uid, "resourceVersion": content.resource_version});
-    Patch::Merge(json!({"metadata": seen, "spec": spec}))
+    Patch::Merge(json!({"metadata": unmarked(content, names::GROUP_BEING_DELETED), "spec": spec}))
 }
 
 /// The default class.

@@ -155,3 +155,37 @@ fn groups() {
     let gone = change(Some(content(Value::Null)), None);
     assert_eq!(subjects(of_group_content(&gone)), [itself]);
 }
+
+/// sidecars.md 1.4 "Group", "Delete": members that were there before their group hear of it, and all hear of its end.
+#[test]
+fn members_of_groups() {
+    let member = |name: &str, owners: Value, status: Value| -> Arc<VolumeSnapshot> {
+        let metadata = json!({"name": name, "namespace": "shop", "uid": name, "ownerReferences": owners});
+        let spec = json!({"source": {"volumeSnapshotContentName": "c"}});
+        Arc::new(
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap(),
+        )
+    };
+    let owner = json!([{
+        "apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": "VolumeGroupSnapshot", "name": "g", "uid": "u",
+    }]);
+    let owned = member("owned", owner, Value::Null);
+    let named = member("named", json!([]), json!({"volumeGroupSnapshotName": "g"}));
+    assert_eq!(groups_of(&owned), ["shop/g"]);
+    assert_eq!(groups_of(&named), ["shop/g"]);
+    assert!(groups_of(&member("alone", json!([]), Value::Null)).is_empty());
+    let members = [owned, named];
+    let group = |uid: &str| json!({"metadata": {"name": "g", "namespace": "shop", "uid": uid}, "spec": {"source": {}}});
+    let all = ["owned", "named"];
+    for (old, new, expected) in [
+        (None, Some(group("u")), &all[1..]),
+        (Some(group("u")), Some(group("u")), &all[1..]),
+        (Some(group("u")), None, &all[..]),
+        // Its end and its successor's beginning were seen as one.
+        (Some(group("u")), Some(group("v")), &all[..]),
+    ] {
+        let row = format!("{old:?} {new:?}");
+        let expected: Vec<Subject> = expected.iter().map(|name| Subject::Snapshot(in_shop(name))).collect();
+        assert_eq!(subjects(members_of(&change(old, new), &members)), expected, "{row}");
+    }
+}

@@ -149,12 +149,26 @@ fn the_class_where_none_is_named() {
     assert_eq!(found(&two), Err(Refusal::ManyDefaults("d".into())));
 }
 
+/// Else the secrets of one driver would be handed to another, by whoever may make a snapshot.
+#[test]
+fn a_class_of_another_driver_gives_no_secrets() {
+    let class = |driver: &str| -> VolumeSnapshotClass {
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "driver": driver})).unwrap()
+    };
+    assert_eq!(named_class(class("d"), "d").map(|class| class.driver), Ok("d".to_owned()));
+    for other in ["e", ""] {
+        let refused = named_class(class(other), "d").map(|class| class.driver);
+        assert_eq!(refused, Err(Refusal::OtherClass { class: "a".into(), driver: "d".into() }), "{other:?}");
+    }
+}
+
 #[test]
 fn codes_are_upstreams() {
     for (refusal, code) in [
         (Refusal::Authentication("x".into()), Code::Internal),
         (Refusal::Authorization("x".into()), Code::Internal),
         (Refusal::OtherDriver { snapshot: "s".into(), driver: "d".into() }, Code::InvalidArgument),
+        (Refusal::OtherClass { class: "c".into(), driver: "d".into() }, Code::InvalidArgument),
         (Refusal::DriverNotReady, Code::Unavailable),
         (Refusal::SnapshotNotReady("s".into()), Code::Unavailable),
         (Refusal::NoDefault("d".into()), Code::Unavailable),

@@ -82,8 +82,29 @@ fn after_the_api_was_asked_to_begin() {
     ];
     for (answer, searched, next) in table {
         let shown = format!("{answer:?} {searched}");
-        assert_eq!(kind_of(&after_start(answer, searched)), next, "{shown}");
+        assert_eq!(kind_of(&after_start(ATTACH, answer, searched)), next, "{shown}");
     }
+}
+
+/// The volume's own attach may be under way: only its actions tell.
+#[test]
+fn a_detach_that_is_refused_looks_for_what_is_under_way() {
+    for (status, words) in [
+        (422, "Attachment not found"),
+        (422, "something new"),
+        (404, "The resource you requested could not be found."),
+    ] {
+        for searched in [false, true] {
+            let refused = Doubt::Refused(refusal(status, words));
+            let next = after_start(DETACH, Err(refusal(status, words)), searched);
+            assert_eq!(next, Next::Find(refused.clone()), "{words}");
+            let attaching = [action(5, "attach_volume", ActionStatus::InProgress)];
+            assert_eq!(kind_of(&after_find(DETACH, Some(&attaching), refused.clone())), "pause", "{words}");
+            let attached = [action(5, "attach_volume", ActionStatus::Completed)];
+            assert_eq!(after_find(DETACH, Some(&attached), refused.clone()), Next::Look(refused), "{words}");
+        }
+    }
+    assert_eq!(kind_of(&after_start(DETACH, Err(pending()), true)), "pause");
 }
 
 #[test]
@@ -151,6 +172,10 @@ fn what_the_volume_shows_is_what_counts() {
         (DETACH, Some((vec![], 1)), nowhere(), "done"),
         (DETACH, Some((vec![8], 1)), nowhere(), "done"),
         (DETACH, Some((vec![7], 1)), nowhere(), "pause"),
+        // Not attached yet, perhaps.
+        (DETACH, Some((vec![], 1)), Doubt::Refused(pending()), "pause"),
+        (DETACH, Some((vec![8], 1)), Doubt::Refused(pending()), "pause"),
+        (DETACH, Some((vec![], 1)), unheard(), "done"),
         (DETACH, Some((vec![7], 1)), unheard(), "pause"),
         (DETACH, Some((vec![7], 1)), missing(), "droplet"),
         (DETACH, None, missing(), "done"),

@@ -47,7 +47,8 @@ fn few_are_asked_one_by_one_and_many_at_once() {
         (7, 6, true),
     ] {
         let mut waiting = waiting(count, now);
-        waiting.listed((0..pages * PER_PAGE as u64).map(|number| volume(number, &[])).collect());
+        let volumes = (0..pages * PER_PAGE as u64).map(|number| volume(number, &[])).collect();
+        waiting.listed(volumes, now);
         assert_eq!(waiting.plan() == Plan::Listing, listing, "{count} who wait, {pages} pages");
     }
     assert_eq!(waiting(0, now).plan(), Plan::Rest);
@@ -60,14 +61,31 @@ fn a_listing_tells_of_what_it_shows_and_of_nothing_else() {
     let now = Instant::now();
     let mut waiting = waiting(4, now);
     // v0 is there, v1 elsewhere, v2 nowhere, v3 not listed.
-    let told = waiting.listed(vec![volume(0, &[1]), volume(1, &[2]), volume(2, &[])]);
+    let told = waiting.listed(vec![volume(0, &[1]), volume(1, &[2]), volume(2, &[])], now + seconds(1));
     assert_eq!(told, [(0, Outcome::Reached(volume(0, &[1])))]);
     let detaching = Waiter { volume: "v9".into(), goal: Goal::Detached(1), action: 1, since: now };
     let ticket = waiting.enter(detaching, now, 0.0);
     assert!(waiting.urgent());
-    assert!(waiting.listed(vec![]).is_empty(), "absent from a listing is not detached");
-    let told = waiting.listed(vec![volume(9, &[])]);
+    assert!(waiting.listed(vec![], now + seconds(1)).is_empty(), "absent from a listing is not detached");
+    let told = waiting.listed(vec![volume(9, &[])], now + seconds(1));
     assert_eq!(told, [(ticket, Outcome::Reached(volume(9, &[])))]);
+}
+
+/// It may have been answered before the action was begun: a volume whose attach was still under way then is shown
+/// nowhere, and would be taken for detached.
+#[test]
+fn a_listing_from_before_somebody_waited_tells_him_nothing() {
+    let asked = Instant::now();
+    let came = asked + seconds(1);
+    let mut waiting = waiting(1, asked - seconds(1));
+    for (number, since) in [(8, asked), (9, came)] {
+        let detaching = Waiter { volume: format!("v{number}"), goal: Goal::Detached(1), action: 1, since };
+        waiting.enter(detaching, came, 0.0);
+    }
+    let volumes = || vec![volume(0, &[1]), volume(8, &[]), volume(9, &[])];
+    let told = |told: Vec<(u64, Outcome)>| told.into_iter().map(|(ticket, _)| ticket).collect::<Vec<_>>();
+    assert_eq!(told(waiting.listed(volumes(), asked)), [0]);
+    assert_eq!(told(waiting.listed(volumes(), came + seconds(1))), [0, 1, 2]);
 }
 
 #[test]

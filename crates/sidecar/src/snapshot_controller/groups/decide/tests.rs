@@ -270,6 +270,12 @@ fn bindings() {
         &mut world.content.as_mut().unwrap()["spec"]
     }
     assert_eq!(pre(|_| {}), Step::BindContent { class: None });
+    fn classed(world: &mut World, driver: &str) {
+        world.group["spec"]["volumeGroupSnapshotClassName"] = json!("fast");
+        world.class = Some(class("fast", driver));
+    }
+    assert_eq!(pre(|world| classed(world, "d")), Step::BindContent { class: Some("fast".into()) });
+    assert_eq!(reason(&pre(|world| classed(world, "e"))).0, "GroupSnapshotBindFailed");
     assert!(matches!(
         pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("u")),
         Step::Mirror(_)

@@ -22,7 +22,7 @@ pub(super) const TAKEN_OVER: (&str, &str) =
 const REGION: &str = "nyc3";
 const TOKEN: &str = "dop_v1_for_tests";
 
-/// Everything that runs. The order is that of the drops: the double, which lets go of the devices, is the last.
+/// Everything that runs.
 pub(super) struct Cloud {
     sidecars: Vec<Beside>,
     drivers: Vec<Beside>,
@@ -87,8 +87,8 @@ impl Cloud {
         Self { sidecars, drivers, fake, api, by_id }
     }
 
-    /// Ends everything in order, when the double holds nothing any more: no volume, no snapshot, no device.
-    pub(super) fn is_empty(mut self, cluster: &TestCluster) {
+    /// Ends drivers and sidecars in order, when the double holds nothing any more: no volume, no snapshot, no device.
+    pub(super) fn ends_empty(&mut self, cluster: &TestCluster) {
         cluster.eventually("the cloud is empty", 2 * MINUTE, |_| {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
@@ -98,7 +98,7 @@ impl Cloud {
             let links = fs::read_dir(self.by_id.join(droplet.to_string())).unwrap();
             assert_eq!(links.count(), 0, "links of droplet {droplet}");
         }
-        for process in self.sidecars.iter_mut().chain(&mut self.drivers).chain([&mut self.fake]) {
+        for process in self.sidecars.iter_mut().chain(&mut self.drivers) {
             process.stop();
         }
     }
@@ -116,7 +116,7 @@ impl Cloud {
         self.act(id, droplet, "attach", true);
     }
 
-    /// Makes an ext4 on a volume, as the driver before did, with one file on it; and detaches it.
+    /// Makes an xfs on a volume, as the driver before did, with one file on it; and detaches it.
     pub(super) fn fill(&self, id: &str, name: &str, word: &str) {
         self.attach(id, DROPLETS[0]);
         let link = self.by_id.join(DROPLETS[0].to_string()).join(format!("scsi-0DO_Volume_{name}"));
@@ -126,7 +126,7 @@ impl Cloud {
             }
             std::thread::sleep(Duration::from_millis(100));
         }
-        run("mkfs.ext4", &["-q", "-F", &text(&link)]);
+        run("mkfs.xfs", &["-q", &text(&link)]);
         let mount = self.by_id.join("filling");
         fs::create_dir_all(&mount).unwrap();
         run("mount", &[&text(&link), &text(&mount)]);
@@ -170,6 +170,13 @@ impl Cloud {
     }
 }
 
+impl Drop for Cloud {
+    /// The double lets go of its devices only if it may end in order, also after a test that failed.
+    fn drop(&mut self) {
+        self.fake.end();
+    }
+}
+
 /// As the attach-detach controller names the attachment of a volume, by its id, to the first node.
 pub(super) fn attachment_name(id: &str) -> String {
     let hash = Sha256::digest(format!("{id}{DRIVER}node-a"));
@@ -178,6 +185,8 @@ pub(super) fn attachment_name(id: &str) -> String {
 
 /// A volume and its claim as the provisioner beside the driver before has written them.
 pub(super) fn as_before(name: &str, id: &str) -> String {
+    // One that is grown in use must be of a kind that can be here.
+    let fs = if name == TAKEN_OVER.0 { "xfs" } else { "ext4" };
     format!(
         r#"
 apiVersion: v1
@@ -192,7 +201,7 @@ spec:
   claimRef: {{apiVersion: v1, kind: PersistentVolumeClaim, name: {name}, namespace: default}}
   csi:
     driver: {DRIVER}
-    fsType: ext4
+    fsType: {fs}
     volumeAttributes: {{storage.kubernetes.io/csiProvisionerIdentity: 1767000000000-8081-{DRIVER}}}
     volumeHandle: {id}
   nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: region, operator: In, values: [{REGION}]}}]}}]}}}}
@@ -204,7 +213,7 @@ apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
   name: {name}
-  annotations: {{pv.kubernetes.io/bind-completed: "yes", pv.kubernetes.io/bound-by-controller: "yes", volume.kubernetes.io/storage-provisioner: {DRIVER}}}
+  annotations: {{volume.kubernetes.io/storage-provisioner: {DRIVER}}}
 spec:
   accessModes: [ReadWriteOnce]
   resources: {{requests: {{storage: 2Gi}}}}
