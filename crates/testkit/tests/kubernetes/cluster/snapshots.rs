@@ -22,7 +22,10 @@ fn install(cluster: &TestCluster) {
 
 fn controller(cluster: &TestCluster, more: &[&str]) -> Beside {
     let kubeconfig = cluster.kubeconfig().display().to_string();
-    let args = [&["snapshot-controller", "--kubeconfig", &kubeconfig], more].concat();
+    // Its lease is not among those of intents.
+    let own =
+        ["snapshot-controller", "--kubeconfig", &kubeconfig, "--leader-election-namespace", "kube-system"];
+    let args = [&own[..], more].concat();
     let env = [("RUST_LOG", "info,wharf_sidecar=debug")];
     let log = cluster.directory().join("log/snapshot-controller.log");
     Beside::start_with(&built("wharf"), &args, &env, &log)

@@ -112,11 +112,13 @@ fn deleted_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver) {
 }
 
 fn died_while_being_created(cluster: &TestCluster, driver: &ScriptedDriver, snapshotter: &mut Beside) {
-    begun(cluster, driver, "orphan", "snap");
-    snapshotter.kill();
+    driver.faults(r#"{"CreateSnapshot": {"code": "Unavailable", "when": "after"}}"#);
+    cluster.apply(&snapshot("orphan", "snap", "data"));
     cluster.eventually("the driver made it, and nobody heard", MINUTE, |_| {
         (driver.snapshots().len() == 1).then_some(())
     });
+    snapshotter.kill();
+    driver.faults("{}");
     cluster.kubectl(&["delete", "volumesnapshot", "orphan", "--wait=false"]);
     snapshotter.restart();
     gone(cluster, driver, "orphan");
