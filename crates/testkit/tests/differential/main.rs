@@ -76,9 +76,10 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     drop(cluster);
 
     let allowed = allowed(include_str!("allowed.yaml")).unwrap();
+    let mut occurred = vec![false; allowed.len()];
     let mut failed = 0;
     for (number, scenario) in scenarios.iter().enumerate() {
-        let complaint = verdict(&results, number, scenario, &allowed);
+        let complaint = verdict(&results, number, scenario, &allowed, &mut occurred);
         let kept = |side: &str| logs.join(format!("{number:03}-{side}"));
         if complaint.is_empty() {
             let _ = std::fs::remove_dir_all(kept("upstream"));
@@ -90,13 +91,25 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
         println!("\n{}\n{complaint}  logs: {} {}", scenario.name, upstream.display(), ours.display());
     }
     let passed = scenarios.len() - failed;
+    let whole = all && only.is_empty();
+    for (it, _) in allowed.iter().zip(&occurred).filter(|(it, occurred)| whole && it.is_due() && !**occurred)
+    {
+        println!("\ndoes not occur any more: {it}");
+        failed += 1;
+    }
     let what = if all { "all" } else { "slice" };
     println!("differential: {what} in {:.0?}: {passed} passed, {failed} failed", began.elapsed());
     assert_eq!(failed, 0, "upstream and ours differ, see above");
 }
 
 /// What is wrong with a scenario, as lines; nothing if all is well.
-fn verdict(results: &Results, number: usize, scenario: &Scenario, allowed: &[Allowed]) -> String {
+fn verdict(
+    results: &Results,
+    number: usize,
+    scenario: &Scenario,
+    allowed: &[Allowed],
+    occurred: &mut [bool],
+) -> String {
     let (upstream, ours) = (&results[&(number, Side::Upstream)], &results[&(number, Side::Ours)]);
     let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
         let told = |side: &str, result: &Result<Outcome, String>| {
@@ -105,7 +118,13 @@ fn verdict(results: &Results, number: usize, scenario: &Scenario, allowed: &[All
         return told("upstream", upstream) + &told("ours", ours);
     };
     let mut comparison = Comparison::new(&scenario.name, upstream, ours);
-    let missing = allowed.iter().filter_map(|it| it.take(&mut comparison).err()).collect::<Vec<_>>();
+    let mut missing = Vec::new();
+    for (it, occurred) in allowed.iter().zip(occurred) {
+        match it.take(&mut comparison) {
+            Ok(taken) => *occurred |= taken,
+            Err(error) => missing.push(error),
+        }
+    }
     let differences = comparison.differences.iter().map(|it| it.to_string());
     differences.chain(missing).map(|line| format!("  {line}\n")).collect()
 }
