@@ -396,9 +396,12 @@ fn controllers_wait_for_the_driver_and_the_api_server() {
     let chosen = r#"roles="provisioner,resizer,snapshotter,health-monitor""#;
     wait_for("its roles start", || sidecar.log().contains(chosen).then_some(()));
 
-    for (name, role) in
-        [("csi-provisioner", "provisioner"), ("csi-attacher", "attacher"), ("csi-resizer", "resizer")]
-    {
+    for (name, role) in [
+        ("csi-provisioner", "provisioner"),
+        ("csi-attacher", "attacher"),
+        ("csi-resizer", "resizer"),
+        ("csi-snapshotter", "snapshotter"),
+    ] {
         let program = node.dir.path().join(name);
         symlink(WHARF, &program).expect("a link");
         let flags = [
