@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::normal::{self, Names};
 use super::scenario::{Process, Step, substitute};
-use super::server::Server;
+use super::server::{Server, short};
 use super::{Controller, Outcome, Scenario};
 use crate::scripted::entries;
 use crate::{Beside, TestCluster, built, upstream};
@@ -27,7 +27,7 @@ const QUIET: Duration = Duration::from_millis(2500);
 /// And not shorter than so many looks take: on a machine that has other things to do, all that is waited for takes longer.
 const LOOKS: u32 = 15;
 /// But no longer than this.
-const QUIET_MOST: Duration = Duration::from_secs(20);
+const QUIET_MOST: Duration = Duration::from_secs(6);
 
 /// The same for both sides: failures are tried again at once, and soon again.
 pub(super) const ARGS: [&str; 5] = [
@@ -109,8 +109,10 @@ impl<'a> Ground<'a> {
             driver: None,
             uids: Vec::new(),
             objects: Vec::new(),
+            others: Vec::new(),
         };
         let outcome = run.go();
+        run.clean_up();
         let text = outcome.as_ref().map_or_else(Clone::clone, ToString::to_string);
         let _ = fs::write(run.logs.join("outcome"), text);
         outcome
@@ -133,6 +135,8 @@ struct Run<'a> {
     uids: Vec<(String, String)>,
     /// What is looked at in the end, as short kind and name.
     objects: Vec<String>,
+    /// What else was made.
+    others: Vec<String>,
 }
 
 impl Run<'_> {
@@ -159,11 +163,13 @@ impl Run<'_> {
                 server.patch(&self.id, &self.named(object), true, &self.placed(with))
             }
             Step::Delete(object) => server.delete(&self.id, &self.named(object)),
-            Step::Await { object, at, is } => {
-                let (name, wanted) = (self.named(object), self.placed(is));
+            Step::Await { object, at, is, has } => {
+                let (name, wanted) = (self.named(object), self.placed(has.as_ref().unwrap_or(is)));
                 self.until(&format!("{object} {at} = {wanted}"), |run| {
                     let found = run.ground.server.get(&run.id, &name)?.unwrap_or_default();
-                    Ok(*found.pointer(at).unwrap_or(&Value::Null) == wanted)
+                    let found = found.pointer(at).unwrap_or(&Value::Null);
+                    let among = || found.as_array().is_some_and(|list| list.contains(&wanted));
+                    Ok(if has.is_some() { among() } else { *found == wanted })
                 })
             }
             Step::AwaitEvent { object, reason } => {
@@ -236,9 +242,21 @@ impl Run<'_> {
                 self.objects.extend([format!("vs/{name}"), self.named(&format!("vsc/@{name}"))]);
             }
             Some("VolumeSnapshotContent") => self.objects.push(format!("vsc/{name}")),
-            _ => {}
+            other => self.others.extend(other.and_then(short).map(|kind| format!("{kind}/{name}"))),
         }
         Ok(())
+    }
+
+    /// Takes everything away: others would go on to watch it. What is not there, or does not go, is left alone.
+    fn clean_up(&mut self) {
+        (self.sidecars, self.driver) = (Vec::new(), None);
+        let server = &self.ground.server;
+        for object in self.objects.iter().chain(&self.others) {
+            // Whoever would take the finalizers off is gone.
+            if server.delete(&self.id, object).is_ok() {
+                let _ = server.patch(&self.id, object, false, &json!({"metadata": {"finalizers": null}}));
+            }
+        }
     }
 
     /// `pv/@claim` is the volume that is made for a claim, `vsc/@snapshot` the content of a snapshot.

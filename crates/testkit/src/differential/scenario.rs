@@ -49,13 +49,15 @@ pub(super) enum Step {
     PatchStatus { object: String, with: Value },
     /// Somebody deletes an object.
     Delete(String),
-    /// An object, or what a JSON pointer finds in it, comes to be so; null is for what is not there.
+    /// An object, or what a JSON pointer finds in it, comes to be so; null is for what is not there. Or a list comes to have
+    /// this among others.
     Await {
         object: String,
         #[serde(default)]
         at: String,
         #[serde(default)]
         is: Value,
+        has: Option<Value>,
     },
     /// An event with this reason tells about an object.
     AwaitEvent { object: String, reason: String },

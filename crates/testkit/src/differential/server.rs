@@ -51,8 +51,7 @@ impl Server {
     /// Makes an object, in this namespace if its kind has them, and gives it back as the server made it.
     pub(super) fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
         let kind = object["kind"].as_str().unwrap_or_default();
-        let known = KINDS.iter().find(|known| known.1 == kind);
-        let (short, ..) = known.ok_or_else(|| format!("the harness does not know the kind {kind:?}"))?;
+        let short = short(kind).ok_or_else(|| format!("the harness does not know the kind {kind:?}"))?;
         let path = path(namespace, short, "")?;
         let made = self.send(Method::POST, &path, "application/json", object.to_string())?;
         made.ok_or_else(|| format!("{path} is not served"))
@@ -107,6 +106,11 @@ impl Server {
             Err(error) => Err(format!("{what}: {error}")),
         }
     }
+}
+
+/// The short name of a kind.
+pub(super) fn short(kind: &str) -> Option<&'static str> {
+    KINDS.iter().find(|known| known.1 == kind).map(|known| known.0)
 }
 
 fn path(namespace: &str, short: &str, rest: &str) -> Result<String, String> {
