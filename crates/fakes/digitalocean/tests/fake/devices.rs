@@ -87,9 +87,12 @@ fn read(link: &Path, length: usize) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Our loop devices, by the label that each has: its volume's id.
-fn loops_of(volume: &str) -> usize {
-    Linux::new().loop_devices().unwrap().iter().filter(|device| device.label == volume).count()
+/// The loop devices over a volume's bytes in this place. By path, since two fakes may well make up the same id.
+fn loops_of(root: &tempfile::TempDir, volume: &str) -> usize {
+    let image = root.path().join("state/images").join(volume);
+    let devices = std::fs::read_dir("/sys/block").unwrap().map(|entry| entry.unwrap().path());
+    let backing = devices.filter_map(|device| std::fs::read_to_string(device.join("loop/backing_file")).ok());
+    backing.filter(|path| path.starts_with(image.to_str().unwrap())).count()
 }
 
 #[tokio::test]
@@ -104,12 +107,12 @@ async fn a_device_comes_grows_moves_and_goes() {
     place.act(&id, json!({ "type": "resize", "size_gigabytes": 2 })).await;
     until("the device grows", || size(&here) == Some(2 * GIB)).await;
     place.detach(&id, 1).await;
-    until("the device goes", || !here.is_symlink() && loops_of(&id) == 0).await;
+    until("the device goes", || !here.is_symlink() && loops_of(&place.root, &id) == 0).await;
     place.attach(&id, 2).await;
     until("it appears at the other droplet", || size(&there) == Some(2 * GIB)).await;
     assert_eq!(read(&there, 4), "kept");
     assert_eq!(place.client.delete("/v2/droplets/2").await.status, 204);
-    until("a droplet takes its devices along", || loops_of(&id) == 0).await;
+    until("a droplet takes its devices along", || loops_of(&place.root, &id) == 0).await;
     assert_eq!(place.client.delete(&format!("/v2/volumes/{id}")).await.status, 204);
     let images = place.root.path().join("state/images");
     until("its bytes are gone", || std::fs::read_dir(&images).unwrap().next().is_none()).await;
@@ -133,7 +136,7 @@ async fn a_snapshot_is_of_its_moment() {
     until("the copy appears", || size(&link) == Some(GIB)).await;
     assert_eq!(read(&link, 6), "before");
     place.fake.stop().await.unwrap();
-    assert_eq!(loops_of(&id) + loops_of(&copy), 0);
+    assert_eq!(loops_of(&place.root, &id) + loops_of(&place.root, &copy), 0);
 }
 
 #[tokio::test]
@@ -147,7 +150,7 @@ async fn attachments_outlive_the_fake() {
     let Place { root, fake, client: _ } = place;
     fake.stop().await.unwrap();
     assert!(!link.is_symlink());
-    assert_eq!(loops_of(&id), 0);
+    assert_eq!(loops_of(&root, &id), 0);
     let (fake, _) = begin(root.path()).await;
     until("the device is back", || size(&link).is_some()).await;
     assert_eq!(read(&link, 4), "kept");
@@ -162,9 +165,9 @@ async fn attachments_outlive_the_fake() {
     Linux::new().loop_attach(&wharf_linux::Beneath::new(&images, Path::new(&id)), &label).unwrap();
     let (fake, _) = begin(root.path()).await;
     until("leftovers are taken back", || !stale.is_symlink() && size(&link) == Some(GIB)).await;
-    assert_eq!(loops_of(&id), 1);
+    assert_eq!(loops_of(&root, &id), 1);
     fake.stop().await.unwrap();
-    assert_eq!(loops_of(&id), 0);
+    assert_eq!(loops_of(&root, &id), 0);
 }
 
 #[tokio::test]
@@ -188,7 +191,7 @@ async fn half_attached_devices() {
         until("it becomes whole", || size(&link) == Some(GIB)).await;
         assert_eq!(read(&link, 4), "kept");
         place.detach(&id, 1).await;
-        until("the device goes", || !link.is_symlink() && loops_of(&id) == 0).await;
+        until("the device goes", || !link.is_symlink() && loops_of(&place.root, &id) == 0).await;
     }
     place.fake.stop().await.unwrap();
 }
@@ -201,10 +204,10 @@ async fn dropped_it_leaves_nothing() {
     place.attach(&id, 1).await;
     let link = place.link(1, "pvc-a");
     until("the device appears", || size(&link).is_some()).await;
-    let Place { root: _root, fake, client: _ } = place;
+    let Place { root, fake, client: _ } = place;
     drop(fake);
     assert!(!link.is_symlink());
-    assert_eq!(loops_of(&id), 0);
+    assert_eq!(loops_of(&root, &id), 0);
 }
 
 #[tokio::test]
@@ -226,16 +229,16 @@ async fn a_device_in_use_goes_when_it_is_let_go_of() {
     let held = std::fs::OpenOptions::new().read(true).custom_flags(excl).open(&link).unwrap();
     place.detach(&id, 1).await;
     until("the link goes", || !link.is_symlink()).await;
-    assert_eq!(loops_of(&id), 1);
+    assert_eq!(loops_of(&place.root, &id), 1);
     // Meanwhile another droplet gets it, and has the same bytes.
     place.attach(&id, 2).await;
     until("the other has it", || size(&place.link(2, "pvc-a")).is_some()).await;
-    assert_eq!(loops_of(&id), 1);
+    assert_eq!(loops_of(&place.root, &id), 1);
     let Place { root, fake, client } = place;
     let stopped = fake.stop().await;
     assert!(matches!(stopped, Err(StopError::Devices(_))), "{stopped:?}");
     drop((held, client));
     let (fake, _) = begin(root.path()).await;
     fake.stop().await.unwrap();
-    assert_eq!(loops_of(&id), 0);
+    assert_eq!(loops_of(&root, &id), 0);
 }
