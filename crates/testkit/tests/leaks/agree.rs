@@ -9,8 +9,10 @@ use wharf_testkit::{ScriptedDriver, Server};
 use super::model::{Claim, Model, Source};
 use super::world::{DRIVER, NAMESPACE};
 
-/// The finalizer that every claim has. All others are somebody's who is at work.
-const AT_REST: &str = "kubernetes.io/pvc-protection";
+/// The finalizers that a claim keeps until it is deleted, the second once it was cloned. All others are somebody's who
+/// is at work.
+const AT_REST: [&str; 2] =
+    ["kubernetes.io/pvc-protection", "provisioner.storage.kubernetes.io/cloning-protection"];
 
 /// What there is, by name.
 pub(crate) struct Seen {
@@ -85,8 +87,9 @@ impl Differences {
         for (name, claim) in &model.claims {
             let Some(object) = seen.claims.get(name) else { continue };
             self.unless(text(object, "/status/phase") == "Bound", || format!("{name} is not bound"));
-            let finalizers = &object["metadata"]["finalizers"];
-            self.unless(*finalizers == serde_json::json!([AT_REST]), || format!("{name} has {finalizers}"));
+            let finalizers = strings(&object["metadata"]["finalizers"]);
+            let at_rest = finalizers.iter().all(|finalizer| AT_REST.contains(&finalizer.as_str()));
+            self.unless(at_rest, || format!("{name} has {finalizers:?}"));
             let volume = seen.volumes.get(&format!("pvc-{}", claim.uid)).unwrap_or(&Value::Null);
             let record = driver.record("volumes", &claim.volume()).unwrap_or_default();
             for (whose, bytes) in [
