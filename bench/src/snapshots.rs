@@ -107,8 +107,8 @@ impl Bench {
         let installed = Command::new(built("wharf"))
             .args(["install", "crds", "--kubeconfig"])
             .arg(ground.cluster.kubeconfig())
-            .status();
-        assert!(installed.expect("wharf install crds").success());
+            .output();
+        assert!(installed.expect("wharf install crds").status.success());
         ground.cluster.apply(&objects::class());
         ground.controller_manager(false);
         seed_volumes(&ground.api, 0..claims).await;

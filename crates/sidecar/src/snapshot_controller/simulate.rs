@@ -39,7 +39,7 @@ enum Bug {
     CleansUp,
     /// A group's content that is not in the store is taken for gone.
     TrustsTheStoreForGroups,
-    /// A member whose group is not in the store goes alone.
+    /// A member goes alone.
     LetsMembersGo,
 }
 

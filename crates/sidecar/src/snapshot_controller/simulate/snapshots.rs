@@ -52,9 +52,9 @@ impl Simulation {
         let stored = named.as_ref().and_then(|(key, _)| self.parent(&key.name));
         let parent = named.as_ref().map_or(Parent::None, |(_, uid)| {
             let told = asked.parent.as_ref().map(Option::as_ref);
-            match Parent::of(*uid, content.as_ref(), stored.as_ref(), told) {
-                Parent::NotSeen if self.bug == Bug::LetsMembersGo => Parent::Gone,
-                parent => parent,
+            match self.bug {
+                Bug::LetsMembersGo => Parent::Gone,
+                _ => Parent::of(*uid, content.as_ref(), stored.as_ref(), told),
             }
         });
         let told = content.as_ref().and_then(|content| content.status.as_ref());
