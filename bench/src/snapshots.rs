@@ -94,6 +94,10 @@ pub(crate) async fn run(size: Size) -> Found {
     Found { size, work: [defaults, tuned, ours], one_more, memory: [empty, full], every_role }
 }
 
+fn is_ready(snapshot: &VolumeSnapshot) -> bool {
+    snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
+}
+
 impl Work {
     fn better(self, other: Self) -> Self {
         Self { take: self.take.better(other.take), delete: self.delete.better(other.delete) }
@@ -116,29 +120,23 @@ impl Bench {
             ground.driver.add_volume(&handle(&format!("seed-{number}")));
         }
         let snapshots = ground.api.store::<VolumeSnapshot>(WatchOptions::default());
-        snapshots.index("ready", |snapshot| {
-            let ready = snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true));
-            vec![ready.to_string()]
-        });
+        snapshots.index("ready", |snapshot| vec![is_ready(snapshot).to_string()]);
         let contents = ground.api.store::<VolumeSnapshotContent>(WatchOptions::default());
         snapshots.synced().await;
         contents.synced().await;
         Self { ground, snapshots, contents }
     }
 
-    fn ready(&self) -> usize {
-        self.snapshots.by_index("ready", "true").len()
-    }
-
     /// Takes a snapshot, and gives the seconds until it was ready; then deletes it.
     async fn one(&self, name: &str) -> f64 {
-        let (before, began) = (self.ready(), Instant::now());
-        let one = [(name.to_owned(), "seed-0".to_owned())];
+        let (contents, began) = (self.contents.len(), Instant::now());
+        let (key, one) = (objects::key(name), [(name.to_owned(), "seed-0".to_owned())]);
         objects::take(&self.ground.api, &one).await;
-        self.ground.until(name, || self.ready() > before).await;
+        self.ground.until(name, || self.snapshots.get(&key).is_some_and(|it| is_ready(&it))).await;
         let seconds = began.elapsed().as_secs_f64();
         objects::delete(&self.ground.api, &one).await;
-        self.ground.until(name, || self.contents.len() == before).await;
+        let gone = || self.snapshots.get(&key).is_none() && self.contents.len() == contents;
+        self.ground.until(name, gone).await;
         seconds
     }
 
@@ -152,7 +150,9 @@ impl Bench {
         let api = &self.ground.api;
         let take = self
             .ground
-            .cost("take", &side, count, count, objects::take(api, &all), || self.ready() == count)
+            .cost("take", &side, count, count, objects::take(api, &all), || {
+                self.snapshots.by_index("ready", "true").len() == count
+            })
             .await;
         let delete = self
             .ground

@@ -16,6 +16,10 @@ pub(super) fn class() -> String {
     )
 }
 
+pub(super) fn key(name: &str) -> Key {
+    Key::namespaced(NAMESPACE, name)
+}
+
 fn snapshot(name: &str, claim: &str) -> Value {
     json!({
         "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -40,10 +44,7 @@ pub(super) async fn take(cluster: &Cluster, snapshots: &[(String, String)]) {
 pub(super) async fn delete(cluster: &Cluster, snapshots: &[(String, String)]) {
     each(snapshots.to_owned(), |(name, _)| {
         let cluster = cluster.clone();
-        async move {
-            let key = Key::namespaced(NAMESPACE, name);
-            cluster.delete(&VolumeSnapshot::API, &key, Preconditions::default()).await
-        }
+        async move { cluster.delete(&VolumeSnapshot::API, &key(&name), Preconditions::default()).await }
     })
     .await;
 }
@@ -90,7 +91,7 @@ pub(super) async fn seed(cluster: &Cluster, numbers: std::ops::Range<usize>, cla
                 "boundVolumeSnapshotContentName": content, "readyToUse": true, "restoreSize": "1Mi",
                 "creationTime": "2023-11-14T22:13:20Z",
             }});
-            let (api, key) = (&VolumeSnapshot::API, Key::namespaced(NAMESPACE, name));
+            let (api, key) = (&VolumeSnapshot::API, self::key(&name));
             cluster.patch(api, &key, Some("status"), Patch::Merge(bound)).await.map(drop)
         }
     })
