@@ -110,8 +110,8 @@ impl World {
             Victim::SnapshotController => self.controller.kill(),
             Victim::Driver => self.driver.controller.kill(),
             // Whoever keeps the cluster starts these again at once.
-            Victim::Server => return self.cluster.signal("kube-apiserver", "KILL"),
-            Victim::ControllerManager => return self.cluster.signal("kube-controller-manager", "KILL"),
+            Victim::Server => return self.cluster.kill("kube-apiserver"),
+            Victim::ControllerManager => return self.cluster.kill("kube-controller-manager"),
         }
         self.away.push((victim, steps));
     }
