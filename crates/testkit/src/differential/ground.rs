@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::normal::{self, Names};
 use super::scenario::{Process, Step, substitute};
-use super::server::{Server, short};
 use super::{Controller, Outcome, Scenario};
 use crate::scripted::entries;
-use crate::{Beside, TestCluster, built, upstream};
+use crate::server::short;
+use crate::{Beside, Server, TestCluster, built, upstream};
 
 /// How long anything may take that a scenario waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
