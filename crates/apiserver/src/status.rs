@@ -66,6 +66,8 @@ pub struct Refusal {
     pub message: String,
     /// What it is about.
     pub details: Details,
+    /// Where a list can be taken up again, though not consistently; empty for nowhere.
+    pub continues: String,
 }
 
 /// What a refusal is about.
@@ -102,7 +104,7 @@ impl fmt::Display for Resource<'_> {
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Details::default() }
+        Self { code, reason, message: message.into(), details: Details::default(), continues: String::new() }
     }
 
     fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
@@ -165,6 +167,9 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,
         });
+        if !self.continues.is_empty() {
+            status["metadata"]["continue"] = self.continues.as_str().into();
+        }
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
@@ -176,7 +181,13 @@ impl Refusal {
             }
         }
         if !causes.is_empty() {
-            let cause = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
+            let cause = |cause: &Cause| {
+                let mut json = json!({"reason": cause.reason, "message": cause.message});
+                if !cause.field.is_empty() {
+                    json["field"] = cause.field.as_str().into();
+                }
+                json
+            };
             details.insert("causes".into(), causes.iter().map(cause).collect());
         }
         if let Some(seconds) = retry_after_seconds {

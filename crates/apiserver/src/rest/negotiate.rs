@@ -16,10 +16,10 @@ const ACCEPTED: &str = "application/json";
 pub(crate) enum Shape {
     /// As it is.
     Object,
-    /// `meta.k8s.io` `Table`, in this version, with that much of the object in each row.
-    Table(&'static str, Include),
-    /// `PartialObjectMetadata`, or a list of them, in this version.
-    Partial(&'static str),
+    /// `Table` of `meta.k8s.io/v1`, with that much of the object in each row.
+    Table(Include),
+    /// `PartialObjectMetadata` of `meta.k8s.io/v1`, or a list of them.
+    Partial,
     /// Aggregated discovery.
     Discovery,
 }
@@ -30,18 +30,11 @@ pub(crate) fn shape(headers: &HeaderMap, query: &Query) -> Result<Shape, Refusal
         if !clause.is_json() {
             continue;
         }
-        let version = match clause.of("v") {
-            "v1" => "v1",
-            "v1beta1" => "v1beta1",
-            _ => "",
-        };
-        let of_meta = clause.of("g") == "meta.k8s.io" && !version.is_empty();
+        let of_meta = clause.of("g") == "meta.k8s.io" && clause.of("v") == "v1";
         match clause.of("as") {
             "" => return Ok(Shape::Object),
-            "Table" if of_meta => return Ok(Shape::Table(version, include(query)?)),
-            "PartialObjectMetadata" | "PartialObjectMetadataList" if of_meta => {
-                return Ok(Shape::Partial(version));
-            }
+            "Table" if of_meta => return Ok(Shape::Table(include(query)?)),
+            "PartialObjectMetadata" | "PartialObjectMetadataList" if of_meta => return Ok(Shape::Partial),
             _ => {}
         }
     }
@@ -159,11 +152,11 @@ mod tests {
             ("*/*", Some(Shape::Object)),
             ("application/json", Some(Shape::Object)),
             ("application/json;stream=watch", Some(Shape::Object)),
-            (table, Some(Shape::Table("v1", Include::Metadata))),
-            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Shape::Partial("v1"))),
+            (table, Some(Shape::Table(Include::Metadata))),
+            ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Shape::Partial)),
             ("application/json;as=Unicorn;g=meta.k8s.io;v=v1,application/json", Some(Shape::Object)),
             ("application/vnd.kubernetes.protobuf,application/json", Some(Shape::Object)),
-            ("application/json;q=0.1,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9", Some(Shape::Table("v1", Include::Metadata))),
+            ("application/json;q=0.1,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9", Some(Shape::Table(Include::Metadata))),
             ("application/vnd.kubernetes.protobuf", None),
             ("application/yaml", None),
             ("application/json;as=Table;g=other;v=v1", None),
@@ -182,7 +175,7 @@ mod tests {
         let headers = headers(ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io");
         for (asked, expected) in [("None", Include::None), ("Object", Include::Object), ("", Include::Metadata)] {
             let query = Query::parse(&format!("includeObject={asked}"));
-            assert_eq!(shape(&headers, &query).unwrap(), Shape::Table("v1", expected));
+            assert_eq!(shape(&headers, &query).unwrap(), Shape::Table(expected));
         }
         assert_eq!(shape(&headers, &Query::parse("includeObject=x")).unwrap_err().code, 400);
     }

@@ -164,6 +164,11 @@ pub(crate) struct WriteOptions {
     pub(crate) fields: FieldValidation,
 }
 
+impl WriteOptions {
+    /// Of what the server does by itself.
+    pub(crate) const INTERNAL: Self = Self { dry_run: false, fields: FieldValidation::Ignore };
+}
+
 /// The options of a write. `of` is the kind of the options, as errors name it.
 pub(crate) fn write(query: &Query, of: &str) -> Result<WriteOptions, Refusal> {
     let mut causes = Vec::new();
