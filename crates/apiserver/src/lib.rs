@@ -15,3 +15,4 @@ pub mod schema;
 pub mod select;
 pub mod status;
 pub mod store;
+pub mod table;

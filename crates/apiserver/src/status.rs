@@ -18,13 +18,18 @@ pub struct Cause {
 impl Cause {
     /// A field that has to be there.
     pub fn required(field: &str, detail: &str) -> Self {
-        let message = if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
+        let message =
+            if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
         Self { reason: "FieldValueRequired", field: field.into(), message }
     }
 
     /// A field with a value that cannot be.
     pub fn invalid(field: &str, value: &Value, detail: &str) -> Self {
-        Self { reason: "FieldValueInvalid", field: field.into(), message: format!("Invalid value: {value}: {detail}") }
+        Self {
+            reason: "FieldValueInvalid",
+            field: field.into(),
+            message: format!("Invalid value: {value}: {detail}"),
+        }
     }
 
     /// A field that may not be set, or may not change.
@@ -41,7 +46,11 @@ impl Cause {
 
     /// The same value twice.
     pub fn duplicate(field: &str, value: &Value) -> Self {
-        Self { reason: "FieldValueDuplicate", field: field.into(), message: format!("Duplicate value: {value}") }
+        Self {
+            reason: "FieldValueDuplicate",
+            field: field.into(),
+            message: format!("Duplicate value: {value}"),
+        }
     }
 }
 
@@ -130,10 +139,12 @@ impl Refusal {
 
     /// The object cannot be as it is. `kind` as `PersistentVolumeClaim`.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        let all: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let all: Vec<String> =
+            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         let all = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
         let resource = Resource { group, plural: kind };
-        let mut refusal = Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}")).about(resource, name);
+        let mut refusal =
+            Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}")).about(resource, name);
         refusal.details.causes = causes;
         refusal
     }
