@@ -17,6 +17,8 @@ pub(crate) struct Emitter {
     out: String,
     /// The statics of kinds, by group and kind.
     roots: BTreeMap<(String, String), String>,
+    /// Names and descriptions of what is a value and no object.
+    leaves: Vec<String>,
     /// Of the objects within custom kinds, which have no names.
     nameless: Cell<usize>,
 }
@@ -25,12 +27,20 @@ type Fallible<T> = Result<T, Box<dyn std::error::Error>>;
 
 impl Emitter {
     pub(crate) fn new(facts: Facts, kinds: BTreeMap<String, GroupVersionKind>) -> Self {
-        Self { facts, kinds, out: String::new(), roots: BTreeMap::new(), nameless: Cell::new(0) }
+        Self {
+            facts,
+            kinds,
+            out: String::new(),
+            roots: BTreeMap::new(),
+            leaves: Vec::new(),
+            nameless: Cell::new(0),
+        }
     }
 
     /// One of Kubernetes' own definitions.
     pub(crate) fn native(&mut self, name: &str, definition: &Value) -> Fallible<()> {
         if leaf(name).is_some() {
+            self.leaves.push(format!("({name:?}, {:?})", text(definition, "description")));
             return Ok(());
         }
         // Taken, so that what is left in the end is told of no type.
@@ -181,6 +191,16 @@ impl Emitter {
         }
         let roots: Vec<String> = self.roots.values().map(|id| format!("&{id}")).collect();
         writeln!(self.out, "/// By group and kind.\nstatic KINDS: &[&Schema] = &[{}];", roots.join(", "))?;
+        writeln!(
+            self.out,
+            "/// What is a value and no object, and what is said of it.\nstatic LEAVES: &[(&str, &str)] = &[{}];",
+            self.leaves.join(", ")
+        )?;
+        writeln!(
+            self.out,
+            "/// The metadata of lists.\nstatic LIST_META: &Schema = &{};",
+            id(&format!("{META}ListMeta"))
+        )?;
         Ok(self.out)
     }
 }

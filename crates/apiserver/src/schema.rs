@@ -6,12 +6,14 @@
 mod base64;
 mod conform;
 mod duplicates;
+mod openapi;
 mod time;
 
 use std::fmt;
 
 pub use conform::{Conformed, TypeError};
 pub use duplicates::duplicates;
+pub use openapi::{openapi_v2, openapi_v3, openapi_v3_index};
 
 /// A kind, or an object within one.
 pub struct Schema {
