@@ -9,9 +9,11 @@
 //! Over HTTPS and without a socket it is one service and one behaviour. What an object may be and what becomes of
 //! it stands in `kinds`, one description each; the rest does not know one kind from another.
 
+pub mod access;
 pub mod kinds;
 pub mod patch;
 pub mod schema;
 pub mod select;
+pub mod server;
 pub mod status;
 pub mod store;
