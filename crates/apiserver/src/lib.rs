@@ -19,6 +19,7 @@ pub mod patch;
 pub mod rest;
 pub mod schema;
 pub mod select;
+pub mod server;
 pub mod status;
 pub mod store;
 pub mod table;
