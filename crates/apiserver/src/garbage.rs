@@ -149,12 +149,13 @@ impl<'a> Collector<'a> {
     async fn edit(
         &self,
         place: &graph::Place<'_>,
-        edit: impl Fn(&Value) -> Value + Send,
+        edit: impl Fn(&Value) -> Value + Send + Sync,
     ) -> Result<(), Refusal> {
         let one = target(Verb::Update, place.kind, place.namespace, place.name);
+        let how = WriteOptions::INTERNAL;
         let changed =
-            self.api.change(&User::admin(), &one, WriteOptions::INTERNAL, &mut Vec::new(), &mut |old, _| Ok(edit(old)));
-        gone_is_fine(changed.await.map(|_| ()))
+            self.api.change(&User::admin(), &one, how, &mut Vec::new(), &mut |old, _| Ok(edit(old))).await;
+        gone_is_fine(changed.map(|_| ()))
     }
 }
 

@@ -176,13 +176,13 @@ impl<'a> Keeper<'a> {
         one: &crate::rest::Target,
         edit: &(dyn Fn(&mut Value) + Sync),
     ) -> Result<(), Refusal> {
-        let changed =
-            self.api.change(&User::admin(), one, WriteOptions::INTERNAL, &mut Vec::new(), &mut |old, _| {
-                let mut new = old.clone();
-                edit(&mut new);
-                Ok(new)
-            });
-        match changed.await {
+        let mut make = |old: &Value, _: &mut Vec<String>| {
+            let mut new = old.clone();
+            edit(&mut new);
+            Ok(new)
+        };
+        let how = WriteOptions::INTERNAL;
+        match self.api.change(&User::admin(), one, how, &mut Vec::new(), &mut make).await {
             Err(refusal) if refusal.code != 404 => Err(refusal),
             _ => Ok(()),
         }

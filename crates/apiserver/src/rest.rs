@@ -35,9 +35,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 use tokio::sync::{RwLock, Semaphore};
 use wharf_model::Time;
@@ -46,6 +44,8 @@ use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
+use crate::server::Service;
+pub use crate::server::{Body, BoxError};
 pub use lookup::Objects;
 use query::Query;
 pub(crate) use route::Target;
@@ -54,11 +54,6 @@ pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
 pub(crate) use options::{DeleteOptions, Propagation, WriteOptions};
 pub(crate) use route::Verb;
-
-/// Any error of a body.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// The body of a response.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Who serves what is asked of containers: their logs, and commands in them.
 pub trait Containers: Send + Sync {
@@ -206,6 +201,20 @@ impl Api {
 
     fn ends_of_namespaces(&self) -> &RwLock<()> {
         &self.0.ends
+    }
+}
+
+impl Service for Api {
+    fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    fn objects(&self) -> impl crate::access::Objects {
+        Objects(self.0.store.clone())
+    }
+
+    fn serve(&self, request: Request<Body>, user: User) -> impl Future<Output = Response<Body>> + Send {
+        Self::serve(self, request, user)
     }
 }
 

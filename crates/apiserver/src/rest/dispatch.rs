@@ -210,7 +210,7 @@ impl Api {
             Page::Version => Answer::Json(200, discovery::version()),
             Page::OpenApiIndex => Answer::Json(200, schema::openapi_v3_index()),
             Page::OpenApi(of) => Answer::Raw("application/json", schema::openapi_v3(of).ok_or_else(nowhere)?),
-            Page::OpenApiV2 => Answer::Json(200, schema::openapi_v2()),
+            Page::OpenApiV2 => Answer::Raw("application/json", schema::openapi_v2()),
             Page::OpenId => Answer::Json(200, self.access().openid_configuration(&self.options().base)),
             Page::Jwks => Answer::Json(200, self.access().jwks()),
             Page::Health(of) => self.health(of, query.flag("verbose") == Some(true) && parts.method == Method::GET)?,

@@ -124,7 +124,7 @@ impl Api {
         meta::keep(&mut new, old, &["generation"]);
         let causes = match subresource {
             "status" => {
-                (kind.on_status)(&mut new, old);
+                (kind.on_status)(&mut new, old, self.now());
                 system_fields(&mut new, old);
                 kind.invalid_on_status(&new, old)
             }
@@ -139,7 +139,7 @@ impl Api {
                 Vec::new()
             }
             _ => {
-                (kind.on_update)(&mut new, old);
+                (kind.on_update)(&mut new, old, self.now());
                 system_fields(&mut new, old);
                 kind.invalid_on_update(&new, old)
             }
