@@ -42,10 +42,10 @@ use wharf_model::Time;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
-use crate::status::Refusal;
-use crate::store::{Store, WriteError};
 use crate::server::Service;
 pub use crate::server::{Body, BoxError};
+use crate::status::Refusal;
+use crate::store::{Store, WriteError};
 pub use lookup::Objects;
 use query::Query;
 pub(crate) use route::Target;
@@ -225,8 +225,9 @@ fn now() -> Time {
 
 /// A kind of the core group that has to be there.
 pub(crate) fn core_kind(plural: &str) -> Result<&'static Kind, Refusal> {
-    kinds::find("", "v1", plural)
-        .ok_or_else(|| Refusal::new(500, "InternalError", format!("Internal error occurred: there are no {plural}")))
+    kinds::find("", "v1", plural).ok_or_else(|| {
+        Refusal::new(500, "InternalError", format!("Internal error occurred: there are no {plural}"))
+    })
 }
 
 /// An object that something is to be done with from within.

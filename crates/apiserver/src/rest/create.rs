@@ -24,7 +24,8 @@ impl Api {
         options: WriteOptions,
         warnings: &mut Vec<String>,
     ) -> Result<Bytes, Refusal> {
-        let generated = meta::name(&object).is_empty() && !meta::text(&object, "/metadata/generateName").is_empty();
+        let generated =
+            meta::name(&object).is_empty() && !meta::text(&object, "/metadata/generateName").is_empty();
         let mut tries = if generated { NAMES_TRIED } else { 1 };
         loop {
             tries -= 1;
@@ -122,7 +123,8 @@ impl Api {
         if meta::text(&found, "/status/phase") != "Terminating" {
             return Ok(());
         }
-        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut refusal = Refusal::forbidden(kind.resource(), name, &why);
         refusal.details.causes.push(Cause {
             reason: "NamespaceTerminating",

@@ -57,7 +57,8 @@ impl Api {
                     continue;
                 }
                 list.objects.push(entry.value);
-                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked) {
+                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked)
+                {
                     list.token = behind(&prefix, &entry.key, page.revision);
                     return Ok(Answer::List(list));
                 }

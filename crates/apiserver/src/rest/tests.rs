@@ -64,7 +64,14 @@ impl Server {
         Self { api, beside, _dir: dir }
     }
 
-    async fn raw(&self, user: &User, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Response<Body> {
+    async fn raw(
+        &self,
+        user: &User,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Response<Body> {
         let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -134,9 +141,15 @@ impl Server {
 
 async fn answered(response: Response<Body>) -> Answered {
     let code = response.status().as_u16();
-    let warnings = response.headers().get_all("warning").iter().map(|value| value.to_str().unwrap().to_owned()).collect();
+    let warnings = response
+        .headers()
+        .get_all("warning")
+        .iter()
+        .map(|value| value.to_str().unwrap().to_owned())
+        .collect();
     let bytes = response.into_body().collect().await.unwrap().to_bytes();
-    let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
+    let body = serde_json::from_slice(&bytes)
+        .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
     Answered { code, warnings, body }
 }
 

@@ -23,7 +23,9 @@ async fn dependents_go_with_their_last_owner() {
     let both = format!("{CONFIGS}/both");
     server.delete(&format!("{CONFIGS}/one")).await;
     server.gone(&format!("{CONFIGS}/only")).await;
-    let left = server.until(&both, |object| object["metadata"]["ownerReferences"].as_array().unwrap().len() == 1).await;
+    let left = server
+        .until(&both, |object| object["metadata"]["ownerReferences"].as_array().unwrap().len() == 1)
+        .await;
     assert_eq!(left["metadata"]["ownerReferences"][0]["name"], "two");
     server.delete(&format!("{CONFIGS}/two")).await;
     server.gone(&both).await;
@@ -32,7 +34,8 @@ async fn dependents_go_with_their_last_owner() {
 #[tokio::test]
 async fn an_owner_of_an_unknown_kind_holds_and_one_that_never_was_does_not() {
     let server = Server::start().await;
-    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "uid": "u"}});
+    let deployment =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d", "uid": "u"}});
     server.make(CONFIGS, owned("held", &[(&deployment, true)])).await;
     let never = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "u"}});
     server.make(CONFIGS, owned("free", &[(&never, true)])).await;
@@ -93,7 +96,12 @@ async fn a_namespace_is_emptied_and_goes() {
     server.make(configs, held).await;
     server.make(configs, config("free", "red")).await;
     let deleted = server.delete("/api/v1/namespaces/a").await;
-    assert_eq!((deleted.code, &deleted.body["status"]["phase"]), (200, &json!("Terminating")), "{}", deleted.body);
+    assert_eq!(
+        (deleted.code, &deleted.body["status"]["phase"]),
+        (200, &json!("Terminating")),
+        "{}",
+        deleted.body
+    );
     let refused = server.post(configs, config("late", "red")).await;
     assert_eq!(refused.code, 403, "{}", refused.body);
     assert_eq!(
@@ -106,7 +114,8 @@ async fn a_namespace_is_emptied_and_goes() {
         namespace["status"]["conditions"].as_array().is_some_and(|conditions| {
             conditions.iter().any(|condition| {
                 condition["type"] == "NamespaceContentRemaining"
-                    && condition["message"] == "Some resources are remaining: configmaps. has 1 resource instances"
+                    && condition["message"]
+                        == "Some resources are remaining: configmaps. has 1 resource instances"
             })
         })
     };
@@ -201,7 +210,10 @@ async fn events_of_both_groups_are_one() {
     let mut watch = server.watch(&format!("{newer}?watch=1")).await;
     assert_eq!(watch.told().await, told("ADDED", "e"));
     let event = watch.next().await.unwrap();
-    assert_eq!((&event["object"]["apiVersion"], &event["object"]["note"]), (&json!("events.k8s.io/v1"), &json!("n")));
+    assert_eq!(
+        (&event["object"]["apiVersion"], &event["object"]["note"]),
+        (&json!("events.k8s.io/v1"), &json!("n"))
+    );
 }
 
 #[tokio::test]
@@ -215,9 +227,14 @@ async fn users_and_their_questions() {
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "default"}}});
     let review = server.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review).await;
     assert_eq!((review.code, &review.body["status"]["allowed"]), (201, &json!(true)), "{}", review.body);
-    let token = server.post("/api/v1/namespaces/default/serviceaccounts/default/token", json!({"spec": {}})).await;
+    let token =
+        server.post("/api/v1/namespaces/default/serviceaccounts/default/token", json!({"spec": {}})).await;
     assert_eq!(token.code, 201, "{}", token.body);
     let review = json!({"spec": {"token": token.body["status"]["token"]}});
     let review = server.post("/apis/authentication.k8s.io/v1/tokenreviews", review).await;
-    assert_eq!(review.body["status"]["user"]["username"], "system:serviceaccount:default:default", "{}", review.body);
+    assert_eq!(
+        review.body["status"]["user"]["username"], "system:serviceaccount:default:default",
+        "{}",
+        review.body
+    );
 }

@@ -21,19 +21,38 @@ async fn a_claim_from_its_creation_to_its_end() {
     let patch = json!({"metadata": {"labels": {"l": "m"}}});
     for media in [MERGE, "application/strategic-merge-patch+json"] {
         let patched = server.ask("PATCH", &at, media, patch.clone()).await;
-        assert_eq!((patched.code, &patched.body["metadata"]["labels"]["l"]), (200, &json!("m")), "{}", patched.body);
+        assert_eq!(
+            (patched.code, &patched.body["metadata"]["labels"]["l"]),
+            (200, &json!("m")),
+            "{}",
+            patched.body
+        );
     }
     let patch = json!([{"op": "add", "path": "/metadata/annotations", "value": {"a": "b"}}]);
     let patched = server.ask("PATCH", &at, "application/json-patch+json", patch).await;
-    assert_eq!((patched.code, &patched.body["metadata"]["annotations"]["a"]), (200, &json!("b")), "{}", patched.body);
+    assert_eq!(
+        (patched.code, &patched.body["metadata"]["annotations"]["a"]),
+        (200, &json!("b")),
+        "{}",
+        patched.body
+    );
 
     // Its spec cannot change, and its status only where it is.
-    let patched = server.ask("PATCH", &at, MERGE, json!({"spec": {"volumeName": "v"}, "status": {"phase": "Lost"}})).await;
-    assert_eq!((patched.code, &patched.body["status"]["phase"]), (200, &json!("Pending")), "{}", patched.body);
+    let patched = server
+        .ask("PATCH", &at, MERGE, json!({"spec": {"volumeName": "v"}, "status": {"phase": "Lost"}}))
+        .await;
+    assert_eq!(
+        (patched.code, &patched.body["status"]["phase"]),
+        (200, &json!("Pending")),
+        "{}",
+        patched.body
+    );
     let patched = server.ask("PATCH", &at, MERGE, json!({"spec": {"accessModes": ["ReadWriteMany"]}})).await;
     assert_eq!((patched.code, &patched.body["reason"]), (422, &json!("Invalid")), "{}", patched.body);
     let status = format!("{at}/status");
-    let patched = server.ask("PATCH", &status, MERGE, json!({"spec": {"volumeName": "w"}, "status": {"phase": "Bound"}})).await;
+    let patched = server
+        .ask("PATCH", &status, MERGE, json!({"spec": {"volumeName": "w"}, "status": {"phase": "Bound"}}))
+        .await;
     assert_eq!(patched.body["status"]["phase"], "Bound", "{}", patched.body);
     assert_eq!(patched.body["spec"]["volumeName"], "v", "{}", patched.body);
 
@@ -61,14 +80,34 @@ async fn what_cannot_be_created() {
         (CONFIGS, config("x", "red"), 409, "configmaps \"x\" already exists"),
         (CONFIGS, config("", "red"), 422, "metadata.name: Required value: name or generateName is required"),
         (CONFIGS, config("A_B", "red"), 422, "metadata.name: Invalid value: \"A_B\""),
-        (CONFIGS, elsewhere, 400, "the namespace of the provided object does not match the namespace sent on the request"),
+        (
+            CONFIGS,
+            elsewhere,
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ),
         (CONFIGS, versioned, 500, "resourceVersion should not be set on objects to be created"),
         ("/api/v1/namespaces/no/configmaps", config("x", "red"), 404, "namespaces \"no\" not found"),
-        (CONFIGS, json!({"kind": "Secret", "apiVersion": "v1"}), 400, "Secret in version \"v1\" cannot be handled as a ConfigMap"),
-        (CONFIGS, json!({"kind": "ConfigMap", "apiVersion": "v2"}), 400, "the API version in the data (v2) does not match the expected API version (v1)"),
+        (
+            CONFIGS,
+            json!({"kind": "Secret", "apiVersion": "v1"}),
+            400,
+            "Secret in version \"v1\" cannot be handled as a ConfigMap",
+        ),
+        (
+            CONFIGS,
+            json!({"kind": "ConfigMap", "apiVersion": "v2"}),
+            400,
+            "the API version in the data (v2) does not match the expected API version (v1)",
+        ),
         (CONFIGS, json!("text"), 400, "the object provided is unrecognized (must be of type ConfigMap)"),
         (CONFIGS, Value::Null, 400, "the object provided is unrecognized"),
-        (CONFIGS, json!({"metadata": {"name": 5}}), 400, "ConfigMap in version \"v1\" cannot be handled as a ConfigMap"),
+        (
+            CONFIGS,
+            json!({"metadata": {"name": 5}}),
+            400,
+            "ConfigMap in version \"v1\" cannot be handled as a ConfigMap",
+        ),
     ] {
         let answer = server.post(path, body.clone()).await;
         assert_eq!(answer.code, code, "{body}: {}", answer.body);
@@ -133,7 +172,11 @@ async fn unknown_fields() {
     let at = format!("{CONFIGS}/x?fieldValidation=Strict");
     let patched = server.ask("PATCH", &at, MERGE, json!({"unicorn": 1})).await;
     assert_eq!(patched.code, 422, "{}", patched.body);
-    assert!(patched.message().contains("strict decoding error: unknown field \"unicorn\""), "{}", patched.body);
+    assert!(
+        patched.message().contains("strict decoding error: unknown field \"unicorn\""),
+        "{}",
+        patched.body
+    );
 }
 
 #[tokio::test]
@@ -160,8 +203,18 @@ async fn updates() {
     let mut other = config("x", "red");
     other["metadata"]["uid"] = "other".into();
     for (path, body, code, words) in [
-        (at.as_str(), config("y", "red"), 400, "the name of the object (y) does not match the name on the URL (x)"),
-        (&at, config("", "red"), 400, "the name of the object (x based on URL) was undeterminable: name must be provided"),
+        (
+            at.as_str(),
+            config("y", "red"),
+            400,
+            "the name of the object (y) does not match the name on the URL (x)",
+        ),
+        (
+            &at,
+            config("", "red"),
+            400,
+            "the name of the object (x based on URL) was undeterminable: name must be provided",
+        ),
         (&at, other, 409, "Precondition failed: UID in precondition: other"),
         (&format!("{CONFIGS}/z"), config("z", "red"), 404, "configmaps \"z\" not found"),
     ] {
@@ -176,13 +229,15 @@ async fn a_put_makes_a_lease_and_needs_its_version_then() {
     let server = Server::start().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let at = format!("{leases}/l");
-    let lease = |holder: &str| {
-        json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15}})
-    };
+    let lease = |holder: &str| json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15}});
     assert_eq!(server.put(&at, lease("a")).await.code, 201);
     let refused = server.put(&at, lease("b")).await;
     assert_eq!(refused.code, 422, "{}", refused.body);
-    assert!(refused.message().contains("metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"));
+    assert!(
+        refused
+            .message()
+            .contains("metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
+    );
 }
 
 #[tokio::test]
@@ -195,7 +250,8 @@ async fn patches_wait_for_nobody_but_name_their_version() {
         let (api, at) = (server.api.clone(), at.clone());
         tasks.push(tokio::spawn(async move {
             let patch = json!({"data": {number.to_string(): "there"}}).to_string();
-            let request = Request::patch(at).header("content-type", MERGE).body(Full::new(bytes::Bytes::from(patch)));
+            let request =
+                Request::patch(at).header("content-type", MERGE).body(Full::new(bytes::Bytes::from(patch)));
             api.serve(request.unwrap(), User::admin()).await.status().as_u16()
         }));
     }
