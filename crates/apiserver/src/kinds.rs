@@ -4,9 +4,9 @@
 //! other objects it takes from a [`Lookup`]. A write goes through the steps in this order:
 //!
 //! ```text
-//! create:  default, admit, (namespace, uid, creationTimestamp), on_create, invalid_on_create, confirm
-//! update:  default, admit, on_update, invalid_on_update, confirm
-//! status:  default, admit, on_status, invalid_on_status, confirm
+//! create:  default, admit, (name, namespace, uid, creationTimestamp), prepare_create, invalid_on_create, confirm
+//! update:  default, admit, prepare_update, invalid_on_update, confirm
+//! status:  default, admit, prepare_status, invalid_on_status, confirm
 //! delete:  admit, confirm
 //! ```
 
@@ -23,7 +23,10 @@ mod claim;
 mod config_map;
 mod csi_driver;
 mod csi_node;
+mod custom;
+mod diff;
 mod event;
+mod go;
 mod group_snapshot;
 mod json;
 mod lease;
@@ -37,9 +40,13 @@ mod secret;
 mod service_account;
 mod snapshot;
 mod storage_class;
+#[cfg(test)]
+mod testing;
+mod topology;
 mod volume;
 
 pub use age::age;
+pub use namespace::{invalid_on_finalize, prepare_finalize};
 
 /// One kind of object.
 pub struct Kind {
@@ -69,19 +76,17 @@ pub struct Kind {
     pub unconditional_update: bool,
     /// Whether a PUT makes the object if there is none.
     pub create_on_update: bool,
-    /// What may be its name.
-    pub name: fn(&str, bool) -> Vec<String>,
     /// Fills in what was left out. Done to bodies and to what a patch makes.
     pub default: fn(&mut Value),
     /// What a new object cannot bring with it, and what every new one has.
-    pub on_create: fn(&mut Value),
+    pub on_create: fn(&mut Value, Time),
     /// What a write of the object (first) cannot change from what it was (second).
-    pub on_update: fn(&mut Value, &Value),
+    pub on_update: fn(&mut Value, &Value, Time),
     /// What a write of the status cannot change.
-    pub on_status: fn(&mut Value, &Value),
-    /// What is wrong with a new object, its metadata aside.
+    pub on_status: fn(&mut Value, &Value, Time),
+    /// What is wrong with a new object.
     pub validate: fn(&Value) -> Vec<Cause>,
-    /// What is wrong with a change from the second to the first, the rules on metadata that all kinds have aside.
+    /// What is wrong with a change from the second to the first.
     pub validate_update: fn(&Value, &Value) -> Vec<Cause>,
     /// What is wrong with a change of the status.
     pub validate_status: fn(&Value, &Value) -> Vec<Cause>,
@@ -179,11 +184,10 @@ const BASE: Kind = Kind {
     graceful: false,
     unconditional_update: true,
     create_on_update: false,
-    name: names::subdomain,
     default: |_| (),
-    on_create: |_| (),
-    on_update: |_, _| (),
-    on_status: |_, _| (),
+    on_create: |_, _| (),
+    on_update: |_, _, _| (),
+    on_status: |_, _, _| (),
     validate: |_| Vec::new(),
     validate_update: |_, _| Vec::new(),
     validate_status: |_, _| Vec::new(),
@@ -264,23 +268,49 @@ impl Kind {
         self.subresources.iter().find(|subresource| subresource.name == name)
     }
 
+    /// Makes of what a client sent what is stored of a new object.
+    pub fn prepare_create(&self, object: &mut Value, now: Time) {
+        if let Some(metadata) = object.get_mut("metadata") {
+            json::remove(metadata, "deletionTimestamp");
+            json::remove(metadata, "deletionGracePeriodSeconds");
+            json::remove(metadata, "generation");
+        }
+        (self.on_create)(object, now);
+    }
+
+    /// Makes of what a client sent what is stored of a changed object.
+    pub fn prepare_update(&self, object: &mut Value, old: &Value, now: Time) {
+        meta::keep_generation(object, old);
+        (self.on_update)(object, old, now);
+        meta::keep_system_fields(object, old);
+    }
+
+    /// Makes of what a client sent what is stored of an object with a changed status.
+    pub fn prepare_status(&self, object: &mut Value, old: &Value, now: Time) {
+        meta::keep_generation(object, old);
+        (self.on_status)(object, old, now);
+        meta::keep_system_fields(object, old);
+    }
+
     /// What is wrong with a new object.
     pub fn invalid_on_create(&self, object: &Value) -> Vec<Cause> {
-        let mut causes = meta::validate(self, object);
-        causes.extend((self.validate)(object));
+        let causes = (self.validate)(object);
+        if causes.is_empty() && self.is_stored() {
+            return meta::validate_any(object, self.namespaced, names::path_segment);
+        }
         causes
     }
 
     /// What is wrong with a change of the object.
     pub fn invalid_on_update(&self, object: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = meta::validate_update(self, object, old);
+        let mut causes = meta::validate_common(object, old, self.namespaced);
         causes.extend((self.validate_update)(object, old));
         causes
     }
 
     /// What is wrong with a change of the status.
     pub fn invalid_on_status(&self, object: &Value, old: &Value) -> Vec<Cause> {
-        let mut causes = meta::validate_update(self, object, old);
+        let mut causes = meta::validate_common(object, old, self.namespaced);
         causes.extend((self.validate_status)(object, old));
         causes
     }

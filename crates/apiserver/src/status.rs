@@ -52,6 +52,23 @@ impl Cause {
             message: format!("Duplicate value: {value}"),
         }
     }
+
+    /// A value with more bytes than it may have. It is not repeated.
+    pub fn too_long(field: &str, most: usize) -> Self {
+        let message = format!("Too long: may not be more than {most} bytes");
+        Self { reason: "FieldValueTooLong", field: field.into(), message }
+    }
+
+    /// A list with more items than it may have.
+    pub fn too_many(field: &str, items: usize, most: usize) -> Self {
+        let message = format!("Too many: {items}: must have at most {most} items");
+        Self { reason: "FieldValueTooMany", field: field.into(), message }
+    }
+
+    /// A reference to something that is not there.
+    pub fn not_found(field: &str, value: &Value) -> Self {
+        Self { reason: "FieldValueNotFound", field: field.into(), message: format!("Not found: {value}") }
+    }
 }
 
 /// A request that is not done, and why.

@@ -89,3 +89,18 @@ pub(super) fn remove(object: &mut Value, field: &str) {
         map.remove(field);
     }
 }
+
+/// An annotation of an object.
+pub(super) fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    object.get("metadata")?.get("annotations")?.get(name)?.as_str()
+}
+
+/// Times that Go writes even when there are none: null in each object of the list at a pointer.
+pub(super) fn times(object: &mut Value, pointer: &str, fields: &[&str]) {
+    let Some(Value::Array(list)) = object.pointer_mut(pointer) else { return };
+    for one in list.iter_mut().filter_map(Value::as_object_mut) {
+        for field in fields {
+            one.entry(*field).or_insert(Value::Null);
+        }
+    }
+}
