@@ -81,8 +81,8 @@ pub struct Refusal {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// What it is about.
-    pub details: Details,
+    /// What it is about. Boxed, since most results are no refusals.
+    pub details: Box<Details>,
 }
 
 /// What a refusal is about.
@@ -119,11 +119,11 @@ impl fmt::Display for Resource<'_> {
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Details::default() }
+        Self { code, reason, message: message.into(), details: Box::default() }
     }
 
     fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
-        let Details { name: of, group, kind, .. } = &mut self.details;
+        let Details { name: of, group, kind, .. } = &mut *self.details;
         (*of, *group, *kind) = (name.into(), resource.group.into(), resource.plural.into());
         self
     }
@@ -185,7 +185,7 @@ impl Refusal {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        let Details { name, group, kind, causes, retry_after_seconds } = &self.details;
+        let Details { name, group, kind, causes, retry_after_seconds } = &*self.details;
         let mut details = serde_json::Map::new();
         for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {
