@@ -23,6 +23,7 @@ mod claim;
 mod config_map;
 mod csi_driver;
 mod csi_node;
+mod custom;
 mod diff;
 mod event;
 mod go;

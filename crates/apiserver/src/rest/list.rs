@@ -84,7 +84,7 @@ fn list_refusal(error: ListError, at: &At) -> Refusal {
     match (error, at) {
         (ListError::Compacted { .. }, At::Behind(token)) => {
             let mut refusal = Refusal::expired(PAGE_TOO_OLD);
-            refusal.continues = Token { revision: None, ..token.clone() }.text();
+            refusal.details.continues = Token { revision: None, ..token.clone() }.text();
             refusal
         }
         (ListError::Compacted { .. }, _) => Refusal::expired(TOO_OLD),
