@@ -10,10 +10,16 @@
 //! it stands in `kinds`, one description each; the rest does not know one kind from another.
 
 pub mod access;
+mod discovery;
+mod events;
+mod garbage;
 pub mod kinds;
+mod namespaces;
 pub mod patch;
+pub mod rest;
 pub mod schema;
 pub mod select;
 pub mod server;
 pub mod status;
 pub mod store;
+pub mod table;

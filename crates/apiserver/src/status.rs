@@ -18,13 +18,18 @@ pub struct Cause {
 impl Cause {
     /// A field that has to be there.
     pub fn required(field: &str, detail: &str) -> Self {
-        let message = if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
+        let message =
+            if detail.is_empty() { "Required value".into() } else { format!("Required value: {detail}") };
         Self { reason: "FieldValueRequired", field: field.into(), message }
     }
 
     /// A field with a value that cannot be.
     pub fn invalid(field: &str, value: &Value, detail: &str) -> Self {
-        Self { reason: "FieldValueInvalid", field: field.into(), message: format!("Invalid value: {value}: {detail}") }
+        Self {
+            reason: "FieldValueInvalid",
+            field: field.into(),
+            message: format!("Invalid value: {value}: {detail}"),
+        }
     }
 
     /// A field that may not be set, or may not change.
@@ -41,7 +46,28 @@ impl Cause {
 
     /// The same value twice.
     pub fn duplicate(field: &str, value: &Value) -> Self {
-        Self { reason: "FieldValueDuplicate", field: field.into(), message: format!("Duplicate value: {value}") }
+        Self {
+            reason: "FieldValueDuplicate",
+            field: field.into(),
+            message: format!("Duplicate value: {value}"),
+        }
+    }
+
+    /// A value with more bytes than it may have. It is not repeated.
+    pub fn too_long(field: &str, most: usize) -> Self {
+        let message = format!("Too long: may not be more than {most} bytes");
+        Self { reason: "FieldValueTooLong", field: field.into(), message }
+    }
+
+    /// A list with more items than it may have.
+    pub fn too_many(field: &str, items: usize, most: usize) -> Self {
+        let message = format!("Too many: {items}: must have at most {most} items");
+        Self { reason: "FieldValueTooMany", field: field.into(), message }
+    }
+
+    /// A reference to something that is not there.
+    pub fn not_found(field: &str, value: &Value) -> Self {
+        Self { reason: "FieldValueNotFound", field: field.into(), message: format!("Not found: {value}") }
     }
 }
 
@@ -57,6 +83,8 @@ pub struct Refusal {
     pub message: String,
     /// What it is about.
     pub details: Details,
+    /// Where a list can be taken up again, though not consistently; empty for nowhere.
+    pub continues: String,
 }
 
 /// What a refusal is about.
@@ -93,7 +121,7 @@ impl fmt::Display for Resource<'_> {
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Details::default() }
+        Self { code, reason, message: message.into(), details: Details::default(), continues: String::new() }
     }
 
     fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
@@ -130,10 +158,12 @@ impl Refusal {
 
     /// The object cannot be as it is. `kind` as `PersistentVolumeClaim`.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        let all: Vec<String> = causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let all: Vec<String> =
+            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         let all = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
         let resource = Resource { group, plural: kind };
-        let mut refusal = Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}")).about(resource, name);
+        let mut refusal =
+            Self::new(422, "Invalid", format!("{resource} {name:?} is invalid: {all}")).about(resource, name);
         refusal.details.causes = causes;
         refusal
     }
@@ -154,6 +184,9 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,
         });
+        if !self.continues.is_empty() {
+            status["metadata"]["continue"] = self.continues.as_str().into();
+        }
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
@@ -165,7 +198,13 @@ impl Refusal {
             }
         }
         if !causes.is_empty() {
-            let cause = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
+            let cause = |cause: &Cause| {
+                let mut json = json!({"reason": cause.reason, "message": cause.message});
+                if !cause.field.is_empty() {
+                    json["field"] = cause.field.as_str().into();
+                }
+                json
+            };
             details.insert("causes".into(), causes.iter().map(cause).collect());
         }
         if let Some(seconds) = retry_after_seconds {
