@@ -35,15 +35,16 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use http::{Request, Response};
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 use tokio::sync::{RwLock, Semaphore};
 use wharf_model::Time;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
-use crate::server::Service;
-pub use crate::server::{Body, BoxError};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
@@ -54,6 +55,11 @@ pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
 pub(crate) use options::{DeleteOptions, Propagation, WriteOptions};
 pub(crate) use route::Verb;
+
+/// Any error of a body.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// The body of a response.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Who serves what is asked of containers: their logs, and commands in them.
 pub trait Containers: Send + Sync {
@@ -142,18 +148,25 @@ impl Api {
     }
 
     /// Answers a request of somebody who is known.
-    pub async fn serve<B>(&self, request: Request<B>, user: User) -> Response<Body>
+    pub fn serve<B>(
+        &self,
+        request: Request<B>,
+        user: User,
+    ) -> impl Future<Output = Response<Body>> + Send + use<B>
     where
-        B: http_body::Body + Send,
-        B::Data: Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        let api = self.clone();
         let (parts, body) = request.into_parts();
-        let query = Query::parse(parts.uri.query().unwrap_or(""));
-        let pretty = negotiate::pretty(&parts.headers, &query);
-        match self.dispatch(parts, body, &query, pretty, &user).await {
-            Ok(response) => response,
-            Err(refusal) => answer::refusal(&refusal, pretty),
+        let body = body.map_err(Into::into).boxed_unsync();
+        async move {
+            let query = Query::parse(parts.uri.query().unwrap_or(""));
+            let pretty = negotiate::pretty(&parts.headers, &query);
+            match api.dispatch(parts, body, &query, pretty, &user).await {
+                Ok(response) => response,
+                Err(refusal) => answer::refusal(&refusal, pretty),
+            }
         }
     }
 
@@ -170,15 +183,13 @@ impl Api {
     + Send
     + 'static
     where
-        B: http_body::Body + Send + 'static,
-        B::Data: Send,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         let api = self.clone();
         tower::service_fn(move |request: Request<B>| {
-            let (api, user) = (api.clone(), user.clone());
-            let answer: Pin<Box<dyn Future<Output = _> + Send>> =
-                Box::pin(async move { Ok(api.serve(request, user).await) });
+            let answer = api.serve(request, user.clone());
+            let answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(async move { Ok(answer.await) });
             answer
         })
     }
@@ -201,20 +212,6 @@ impl Api {
 
     fn ends_of_namespaces(&self) -> &RwLock<()> {
         &self.0.ends
-    }
-}
-
-impl Service for Api {
-    fn access(&self) -> &Access {
-        &self.0.access
-    }
-
-    fn objects(&self) -> impl crate::access::Objects {
-        Objects(self.0.store.clone())
-    }
-
-    fn serve(&self, request: Request<Body>, user: User) -> impl Future<Output = Response<Body>> + Send {
-        Self::serve(self, request, user)
     }
 }
 

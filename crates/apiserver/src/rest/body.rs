@@ -1,11 +1,13 @@
 //! Bodies: read up to a bound, and made objects of the kind that is expected.
 
+use std::pin::Pin;
+
 use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::options::FieldValidation;
-use super::{BoxError, meta};
+use super::{Body, BoxError, meta};
 use crate::kinds::Kind;
 use crate::schema;
 use crate::status::Refusal;
@@ -13,13 +15,12 @@ use crate::status::Refusal;
 /// As upstream's.
 pub(crate) const LIMIT: usize = 3 << 20;
 
+type Reading = Pin<Box<dyn Future<Output = Result<Collected<Bytes>, BoxError>> + Send>>;
+
 /// The whole body.
-pub(crate) async fn read<B>(body: B) -> Result<Bytes, Refusal>
-where
-    B: http_body::Body,
-    B::Error: Into<BoxError>,
-{
-    match Limited::new(body, LIMIT).collect().await {
+pub(crate) async fn read(body: Body) -> Result<Bytes, Refusal> {
+    let reading: Reading = collect(body);
+    match reading.await {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => {
             let message = format!("Request entity too large: limit is {LIMIT}");
@@ -27,6 +28,10 @@ where
         }
         Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
     }
+}
+
+fn collect(body: Body) -> Reading {
+    Box::pin(Limited::new(body, LIMIT).collect())
 }
 
 /// The object in a body. Fields that the kind does not have are dropped, and reported as was asked.

@@ -8,7 +8,7 @@ use super::answer::{self, Answer, Look};
 use super::negotiate::{self, Shape};
 use super::query::Query;
 use super::route::{Page, Route, Target, Verb, route};
-use super::{Api, Body, BoxError, attributes, body, encode, options};
+use super::{Api, Body, attributes, body, encode, options};
 use crate::access::{self, Attributes, User};
 use crate::discovery;
 use crate::schema;
@@ -16,19 +16,14 @@ use crate::select::FieldSelector;
 use crate::status::Refusal;
 
 impl Api {
-    pub(super) async fn dispatch<B>(
+    pub(super) async fn dispatch(
         &self,
         parts: Parts,
-        body: B,
+        body: Body,
         query: &Query,
         pretty: bool,
         user: &User,
-    ) -> Result<Response<Body>, Refusal>
-    where
-        B: http_body::Body + Send,
-        B::Data: Send,
-        B::Error: Into<BoxError>,
-    {
+    ) -> Result<Response<Body>, Refusal> {
         match route(&parts.method, parts.uri.path(), query)? {
             Route::Page(page) => {
                 let verb = parts.method.as_str().to_ascii_lowercase();

@@ -10,7 +10,7 @@ use super::{Api, meta};
 use crate::access::User;
 use crate::patch::{Patch, apply, unfit};
 use crate::schema;
-use crate::status::{Cause, Refusal};
+use crate::status::Refusal;
 
 impl Api {
     /// Changes an object as the patch says; answers how it is stored.
@@ -31,7 +31,7 @@ impl Api {
         self.change(user, target, options, warnings, &mut |old, told| {
             let patched = apply(schema, old, &patch)?;
             let conformed =
-                schema.conform(patched.clone()).map_err(|error| unfit(&patch, &patched, &error))?;
+                schema.conform(patched.clone()).map_err(|error| unfit(&patch, &patched, &error.to_string()))?;
             let mut strange = twice.clone();
             strange.extend(conformed.unknown);
             match options.fields {
@@ -40,8 +40,7 @@ impl Api {
                 FieldValidation::Strict if strange.is_empty() => {}
                 FieldValidation::Strict => {
                     let why = format!("strict decoding error: {}", strange.join(", "));
-                    let cause = Cause::invalid("patch", &patched.to_string().into(), &why);
-                    return Err(Refusal::invalid("", "", "", vec![cause]));
+                    return Err(unfit(&patch, &patched, &why));
                 }
             }
             let mut object = conformed.object;
