@@ -43,7 +43,8 @@ enum Of {
 static TYPES: LazyLock<Types> = LazyLock::new(|| {
     let mut types = Types::new();
     let mut name = "";
-    for line in include_str!("go/types.txt").lines().filter(|line| !line.starts_with('#')) {
+    let lines = include_str!("go/types.txt").lines();
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         if !line.starts_with(' ') {
             name = words.next().unwrap_or_default();
