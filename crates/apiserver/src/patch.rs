@@ -8,6 +8,8 @@ mod json;
 mod merge;
 mod strategic;
 
+use std::fmt;
+
 use serde_json::Value;
 
 use crate::schema::Schema;
@@ -89,14 +91,14 @@ pub fn apply(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Val
     }
 }
 
-/// The refusal of a patch after which an object is none of its kind: `why` is a [`TypeError`](crate::schema::TypeError)
-/// in words, or `strict decoding error: ` and the fields.
-pub fn unfit(patch: &Patch, patched: &Value, why: &str) -> Refusal {
+/// The refusal of a patch after which an object is none of its kind: `why` is a [`TypeError`](crate::schema::TypeError),
+/// or `strict decoding error: ` and the fields.
+pub fn unfit(patch: &Patch, patched: &Value, why: impl fmt::Display) -> Refusal {
     let value = match patch {
         Patch::Json(_) | Patch::Merge(_) => patched.to_string(),
         Patch::Strategic(patch) => go_words(&strategic::left(patch)),
     };
-    Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), why)])
+    Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), &why.to_string())])
 }
 
 /// A body that has to be an object, or Go's words for what it is.
