@@ -99,17 +99,20 @@ impl Emitter {
         }
         let mut out = String::new();
         for (name, property) in properties {
-            let required =
+            let listed =
                 definition["required"].as_array().is_some_and(|names| names.iter().any(|n| n == name));
+            // k8s-openapi has it of every kind, which upstream does not.
+            let listed = listed && name != "metadata";
             let fact = facts.get(name).cloned().unwrap_or_default();
             let (kind, is_struct) = self.kind(name, property, custom, inner)?;
             let held = match fact.held {
                 _ if custom && name != "metadata" => Held::Kept,
                 Some(held) => held,
-                None if required || name == "metadata" => Held::Filled,
+                None if listed || custom => Held::Filled,
                 None if is_struct => Held::Kept,
                 None => Held::Omitted,
             };
+            let required = listed != fact.required_otherwise;
             let held = match held {
                 Held::Filled => "Filled",
                 Held::Kept => "Kept",

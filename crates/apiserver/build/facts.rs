@@ -19,6 +19,8 @@ pub(crate) enum Held {
 #[derive(Clone, Default)]
 pub(crate) struct Fact {
     pub(crate) held: Option<Held>,
+    /// Required or not, otherwise than k8s-openapi has it.
+    pub(crate) required_otherwise: bool,
     /// Go's name of the type.
     pub(crate) go: String,
     pub(crate) values: Vec<String>,
@@ -87,5 +89,6 @@ fn fact(word: &str) -> Result<(String, Fact), String> {
         }
         None => rest,
     };
-    Ok((name.to_owned(), fact))
+    fact.required_otherwise = name.ends_with('!');
+    Ok((name.trim_end_matches('!').to_owned(), fact))
 }

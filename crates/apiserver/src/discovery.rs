@@ -55,7 +55,8 @@ pub(crate) fn groups() -> Value {
 
 /// `/apis/GROUP`.
 pub(crate) fn group(name: &str) -> Option<Value> {
-    let (group, version) = group_versions().into_iter().find(|(group, _)| !group.is_empty() && *group == name)?;
+    let (group, version) =
+        group_versions().into_iter().find(|(group, _)| !group.is_empty() && *group == name)?;
     let mut entry = group_entry(group, version);
     entry["kind"] = "APIGroup".into();
     entry["apiVersion"] = "v1".into();
@@ -206,8 +207,12 @@ mod tests {
     #[test]
     fn groups_name_their_version() {
         let groups = groups();
-        let names: Vec<&str> =
-            groups["groups"].as_array().unwrap().iter().map(|group| group["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = groups["groups"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|group| group["name"].as_str().unwrap())
+            .collect();
         assert!(names.contains(&"storage.k8s.io") && !names.contains(&""), "{names:?}");
         assert_eq!(group("storage.k8s.io").unwrap()["preferredVersion"]["groupVersion"], "storage.k8s.io/v1");
         assert_eq!(group("apps"), None);

@@ -100,9 +100,10 @@ impl<'a> Collector<'a> {
             (owner, standing)
         });
         let uid = object.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or("");
-        let dependents = self.graph.dependents(uid).map(|(key, blocks)| {
-            Dependent { blocks, waits: self.graph.waits(key) }
-        });
+        let dependents = self
+            .graph
+            .dependents(uid)
+            .map(|(key, blocks)| Dependent { blocks, waits: self.graph.waits(key) });
         let view = View { object: &object, owners: owners.collect(), dependents: dependents.collect() };
         let uid = uid.to_owned();
         let step = decide(&view);
@@ -120,7 +121,9 @@ impl<'a> Collector<'a> {
             }
             Step::Disown(uids) => self.edit(&place, move |object| without_owners(object, &uids)).await,
             Step::Unblock => self.edit(&place, unblocked).await,
-            Step::Release(finalizer) => self.edit(&place, move |object| without_finalizer(object, finalizer)).await,
+            Step::Release(finalizer) => {
+                self.edit(&place, move |object| without_finalizer(object, finalizer)).await
+            }
             Step::FreeDependents => {
                 let keys: Vec<Key> = self.graph.dependents(&uid).map(|(key, _)| key.clone()).collect();
                 for key in keys {
@@ -149,12 +152,13 @@ impl<'a> Collector<'a> {
     async fn edit(
         &self,
         place: &graph::Place<'_>,
-        edit: impl Fn(&Value) -> Value + Send,
+        edit: impl Fn(&Value) -> Value + Send + Sync,
     ) -> Result<(), Refusal> {
         let one = target(Verb::Update, place.kind, place.namespace, place.name);
+        let how = WriteOptions::INTERNAL;
         let changed =
-            self.api.change(&User::admin(), &one, WriteOptions::INTERNAL, &mut Vec::new(), &mut |old, _| Ok(edit(old)));
-        gone_is_fine(changed.await.map(|_| ()))
+            self.api.change(&User::admin(), &one, how, &mut Vec::new(), &mut |old, _| Ok(edit(old))).await;
+        gone_is_fine(changed.map(|_| ()))
     }
 }
 

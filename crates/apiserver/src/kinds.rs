@@ -23,6 +23,7 @@ mod claim;
 mod config_map;
 mod csi_driver;
 mod csi_node;
+mod custom;
 mod diff;
 mod event;
 mod go;
@@ -45,6 +46,7 @@ mod topology;
 mod volume;
 
 pub use age::age;
+pub use event::{event_from_core, event_to_core};
 pub use namespace::{invalid_on_finalize, prepare_finalize};
 
 /// One kind of object.

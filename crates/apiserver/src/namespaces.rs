@@ -14,7 +14,9 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::access::User;
 use crate::kinds::{KINDS, Lookup};
-use crate::rest::{Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target};
+use crate::rest::{
+    Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target,
+};
 use crate::status::Refusal;
 use crate::store::{Event, Seen, Watch, WatchEnd};
 use decide::{Content, Step, View, decide};
@@ -35,7 +37,9 @@ pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
         if api.store().get(&key(namespaces, "", name)).is_none() {
             let object = json!({"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": name}});
             let one = target(Verb::Create, namespaces, "", "");
-            there_is_fine(api.create(&User::admin(), &one, object, WriteOptions::INTERNAL, &mut Vec::new()).await)?;
+            there_is_fine(
+                api.create(&User::admin(), &one, object, WriteOptions::INTERNAL, &mut Vec::new()).await,
+            )?;
         }
     }
     for namespace in api.objects().list(namespaces, "") {
@@ -94,7 +98,11 @@ impl<'a> Keeper<'a> {
         loop {
             let page = api.store().list(&prefix(namespaces, ""), None, None, 0).ok()?;
             let Ok(watch) = api.store().watch("", page.revision) else { continue };
-            let due = page.entries.iter().filter_map(|entry| Some(entry.key.rsplit('/').next()?.to_owned())).collect();
+            let due = page
+                .entries
+                .iter()
+                .filter_map(|entry| Some(entry.key.rsplit('/').next()?.to_owned()))
+                .collect();
             return Some(Self { api, watch, due, later: BTreeSet::new(), at: Instant::now() });
         }
     }
@@ -138,8 +146,10 @@ impl<'a> Keeper<'a> {
             Step::MakeAccount => make_account(self.api, name).await,
             Step::Delete(content) => {
                 for Content { kind, name: object, .. } in content {
-                    let options =
-                        DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+                    let options = DeleteOptions {
+                        propagation: Some(Propagation::Background),
+                        ..DeleteOptions::default()
+                    };
                     let one = target(Verb::Delete, kind, name, &object);
                     match self.api.delete(&admin, &one, &options).await {
                         Err(refusal) if refusal.code != 404 => return Err(refusal),
@@ -176,13 +186,13 @@ impl<'a> Keeper<'a> {
         one: &crate::rest::Target,
         edit: &(dyn Fn(&mut Value) + Sync),
     ) -> Result<(), Refusal> {
-        let changed =
-            self.api.change(&User::admin(), one, WriteOptions::INTERNAL, &mut Vec::new(), &mut |old, _| {
-                let mut new = old.clone();
-                edit(&mut new);
-                Ok(new)
-            });
-        match changed.await {
+        let mut make = |old: &Value, _: &mut Vec<String>| {
+            let mut new = old.clone();
+            edit(&mut new);
+            Ok(new)
+        };
+        let how = WriteOptions::INTERNAL;
+        match self.api.change(&User::admin(), one, how, &mut Vec::new(), &mut make).await {
             Err(refusal) if refusal.code != 404 => Err(refusal),
             _ => Ok(()),
         }
@@ -192,7 +202,9 @@ impl<'a> Keeper<'a> {
     fn content(&self, namespace: &str) -> Result<Vec<Content>, Refusal> {
         let mut content = Vec::new();
         // Events are in one place for both of their groups.
-        for kind in KINDS.iter().filter(|kind| kind.namespaced && kind.is_stored() && kind.group != "events.k8s.io") {
+        for kind in
+            KINDS.iter().filter(|kind| kind.namespaced && kind.is_stored() && kind.group != "events.k8s.io")
+        {
             let page = self.api.store().list(&prefix(kind, namespace), None, None, 0);
             let page = page.map_err(|error| Refusal::expired(error.to_string()))?;
             for entry in page.entries {

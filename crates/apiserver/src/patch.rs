@@ -10,7 +10,7 @@ mod strategic;
 
 use serde_json::Value;
 
-use crate::schema::{Schema, TypeError};
+use crate::schema::Schema;
 use crate::status::{Cause, Refusal};
 
 /// Operations in one JSON patch, as upstream has it.
@@ -89,13 +89,14 @@ pub fn apply(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Val
     }
 }
 
-/// The refusal of a patch after which an object is none of its kind.
-pub fn unfit(patch: &Patch, patched: &Value, error: &TypeError) -> Refusal {
+/// The refusal of a patch after which an object is none of its kind: `why` is a [`TypeError`](crate::schema::TypeError)
+/// in words, or `strict decoding error: ` and the fields.
+pub fn unfit(patch: &Patch, patched: &Value, why: &str) -> Refusal {
     let value = match patch {
         Patch::Json(_) | Patch::Merge(_) => patched.to_string(),
-        Patch::Strategic(patch) => go_words(patch),
+        Patch::Strategic(patch) => go_words(&strategic::left(patch)),
     };
-    Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), &error.to_string())])
+    Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), why)])
 }
 
 /// A body that has to be an object, or Go's words for what it is.

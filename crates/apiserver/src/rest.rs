@@ -35,15 +35,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use serde_json::Value;
 use tokio::sync::{RwLock, Semaphore};
 use wharf_model::Time;
 
 use crate::access::{Access, Attributes, User};
 use crate::kinds::{self, Kind};
+use crate::server::Service;
+pub use crate::server::{Body, BoxError};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
@@ -54,11 +54,6 @@ pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
 pub(crate) use options::{DeleteOptions, Propagation, WriteOptions};
 pub(crate) use route::Verb;
-
-/// Any error of a body.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// The body of a response.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// Who serves what is asked of containers: their logs, and commands in them.
 pub trait Containers: Send + Sync {
@@ -209,6 +204,20 @@ impl Api {
     }
 }
 
+impl Service for Api {
+    fn access(&self) -> &Access {
+        &self.0.access
+    }
+
+    fn objects(&self) -> impl crate::access::Objects {
+        Objects(self.0.store.clone())
+    }
+
+    fn serve(&self, request: Request<Body>, user: User) -> impl Future<Output = Response<Body>> + Send {
+        Self::serve(self, request, user)
+    }
+}
+
 /// The time on the wall.
 fn now() -> Time {
     Time(jiff::Timestamp::now().as_millisecond())
@@ -216,8 +225,9 @@ fn now() -> Time {
 
 /// A kind of the core group that has to be there.
 pub(crate) fn core_kind(plural: &str) -> Result<&'static Kind, Refusal> {
-    kinds::find("", "v1", plural)
-        .ok_or_else(|| Refusal::new(500, "InternalError", format!("Internal error occurred: there are no {plural}")))
+    kinds::find("", "v1", plural).ok_or_else(|| {
+        Refusal::new(500, "InternalError", format!("Internal error occurred: there are no {plural}"))
+    })
 }
 
 /// An object that something is to be done with from within.

@@ -81,10 +81,8 @@ pub struct Refusal {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// What it is about.
-    pub details: Details,
-    /// Where a list can be taken up again, though not consistently; empty for nowhere.
-    pub continues: String,
+    /// What it is about. Boxed, since most results are no refusals.
+    pub details: Box<Details>,
 }
 
 /// What a refusal is about.
@@ -100,6 +98,8 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// When to come again.
     pub retry_after_seconds: Option<u32>,
+    /// Where a list can be taken up again, though not consistently; empty for nowhere.
+    pub continues: String,
 }
 
 /// A resource, as messages name it: `persistentvolumes`, `storageclasses.storage.k8s.io`.
@@ -121,11 +121,11 @@ impl fmt::Display for Resource<'_> {
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Details::default(), continues: String::new() }
+        Self { code, reason, message: message.into(), details: Box::default() }
     }
 
     fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
-        let Details { name: of, group, kind, .. } = &mut self.details;
+        let Details { name: of, group, kind, .. } = &mut *self.details;
         (*of, *group, *kind) = (name.into(), resource.group.into(), resource.plural.into());
         self
     }
@@ -184,13 +184,13 @@ impl Refusal {
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
             "message": self.message, "code": self.code,
         });
-        if !self.continues.is_empty() {
-            status["metadata"]["continue"] = self.continues.as_str().into();
-        }
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        let Details { name, group, kind, causes, retry_after_seconds } = &self.details;
+        let Details { name, group, kind, causes, retry_after_seconds, continues } = &*self.details;
+        if !continues.is_empty() {
+            status["metadata"]["continue"] = continues.as_str().into();
+        }
         let mut details = serde_json::Map::new();
         for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {

@@ -20,7 +20,10 @@ impl Owner {
     pub(super) fn kind(&self) -> Option<&'static Kind> {
         // In whichever version it is named: the objects of a group are the same in all.
         let group = self.api_version.split_once('/').map_or("", |(group, _)| group);
-        kinds::KINDS.iter().copied().find(|kind| kind.group == group && kind.kind == self.kind && kind.is_stored())
+        kinds::KINDS
+            .iter()
+            .copied()
+            .find(|kind| kind.group == group && kind.kind == self.kind && kind.is_stored())
     }
 }
 
@@ -59,7 +62,11 @@ pub(super) enum Standing {
 pub(super) fn standing(owner: &Owner, there: Option<&Value>) -> Standing {
     match there {
         Some(object) if object.pointer("/metadata/uid").and_then(Value::as_str) == Some(&owner.uid) => {
-            if is_deleting(object) && has_finalizer(object, FOREGROUND) { Standing::Waits } else { Standing::There }
+            if is_deleting(object) && has_finalizer(object, FOREGROUND) {
+                Standing::Waits
+            } else {
+                Standing::There
+            }
         }
         _ => Standing::Gone,
     }
@@ -114,8 +121,11 @@ pub(super) fn decide(view: &View<'_>) -> Step {
     }
     let holds = |standing: Standing| matches!(standing, Standing::There | Standing::Unknown);
     if owners.iter().any(|(_, standing)| holds(*standing)) {
-        let lost: Vec<String> =
-            owners.iter().filter(|(_, standing)| !holds(*standing)).map(|(owner, _)| owner.uid.clone()).collect();
+        let lost: Vec<String> = owners
+            .iter()
+            .filter(|(_, standing)| !holds(*standing))
+            .map(|(owner, _)| owner.uid.clone())
+            .collect();
         return if lost.is_empty() { Step::Nothing } else { Step::Disown(lost) };
     }
     let waited_for = owners.iter().any(|(_, standing)| *standing == Standing::Waits);
@@ -205,9 +215,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_gone_only_if_its_place_is_not_its_own() {
-        let of = |uid: &str, finalizers: Value| {
-            json!({"metadata": {"uid": uid, "deletionTimestamp": "t", "finalizers": finalizers}})
-        };
+        let of = |uid: &str, finalizers: Value| json!({"metadata": {"uid": uid, "deletionTimestamp": "t", "finalizers": finalizers}});
         let owner = owner("u", false);
         assert_eq!(standing(&owner, None), Standing::Gone);
         assert_eq!(standing(&owner, Some(&of("v", json!([])))), Standing::Gone);

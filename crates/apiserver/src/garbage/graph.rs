@@ -60,7 +60,7 @@ pub(super) struct Graph {
     nodes: HashMap<Key, Node>,
     /// Dependents by the owner's uid, and whether they block it.
     dependents: HashMap<String, BTreeMap<Key, bool>>,
-    /// Where owners are that are being deleted and wait for their dependents.
+    /// Where owners are that are being deleted and held on account of their dependents.
     waiting: HashMap<String, Key>,
 }
 
@@ -83,11 +83,14 @@ impl Graph {
         let deleting = deletion_timestamp.is_some();
         let has = |finalizer: &str| finalizers.iter().any(|of| of == finalizer);
         let waits = deleting && has(FOREGROUND);
-        if waits {
+        let held = waits || (deleting && has(ORPHAN));
+        if held {
             self.waiting.insert(uid.clone(), key.clone());
+        }
+        if waits {
             due.extend(self.dependents(&uid).map(|(key, _)| key.clone()));
         }
-        if waits || (deleting && has(ORPHAN)) || !owner_references.is_empty() {
+        if held || !owner_references.is_empty() {
             due.push(key.clone());
             for owner in &owner_references {
                 let blocks = owner.block_owner_deletion.unwrap_or(false);
@@ -150,6 +153,15 @@ mod tests {
         let due = graph.deleted(&"/configmaps/a/d".into(), br#"{"metadata":{"uid":"d"}}"#);
         assert_eq!(due, ["/pods/a/owner".into()]);
         assert_eq!(graph.dependents("o").count(), 0);
+    }
+
+    #[test]
+    fn an_owner_that_sets_its_dependents_free_is_looked_at_when_they_are() {
+        let mut graph = Graph::default();
+        write(&mut graph, "/configmaps/a/d", json!({"uid": "d", "ownerReferences": [{"uid": "o"}]}));
+        let orphans = json!({"uid": "o", "deletionTimestamp": "t", "finalizers": [ORPHAN]});
+        assert_eq!(write(&mut graph, "/pods/a/owner", orphans), ["/pods/a/owner"]);
+        assert_eq!(write(&mut graph, "/configmaps/a/d", json!({"uid": "d"})), ["/pods/a/owner"]);
     }
 
     #[test]

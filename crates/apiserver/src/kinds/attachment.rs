@@ -2,9 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::go::{self, Shape};
-use super::volume::source::{AFFINITY, SOURCE};
-use super::{AGE, BASE, Column, Kind, NAME, Subresource, age, csi_node, json, meta, names, volume};
+use super::{AGE, BASE, Column, Kind, NAME, Subresource, age, csi_node, go, json, meta, names, volume};
 use crate::status::Cause;
 
 /// A volume at a node.
@@ -89,34 +87,6 @@ const VOLUME_NAME: &str = "/spec/source/persistentVolumeName";
 const METADATA_BYTES: usize = 256 << 10;
 const MESSAGE_BYTES: usize = 1024;
 
-const SPEC: Shape = Shape::Struct(&[
-    ("Attacher", "attacher", Shape::Text),
-    (
-        "Source",
-        "source",
-        Shape::Struct(&[
-            ("PersistentVolumeName", "persistentVolumeName", Shape::Any),
-            (
-                "InlineVolumeSpec",
-                "inlineVolumeSpec",
-                Shape::Pointer(&Shape::Struct(&[
-                    ("Capacity", "capacity", Shape::Any),
-                    ("", "", SOURCE),
-                    ("AccessModes", "accessModes", Shape::Any),
-                    ("ClaimRef", "claimRef", Shape::Any),
-                    ("PersistentVolumeReclaimPolicy", "persistentVolumeReclaimPolicy", Shape::Text),
-                    ("StorageClassName", "storageClassName", Shape::Text),
-                    ("MountOptions", "mountOptions", Shape::Any),
-                    ("VolumeMode", "volumeMode", Shape::Any),
-                    ("NodeAffinity", "nodeAffinity", AFFINITY),
-                    ("VolumeAttributesClassName", "volumeAttributesClassName", Shape::Any),
-                ])),
-            ),
-        ]),
-    ),
-    ("NodeName", "nodeName", Shape::Text),
-]);
-
 fn validate(attachment: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(attachment, false, names::subdomain);
     if json::text(attachment, "/spec/attacher").is_empty() {
@@ -161,7 +131,7 @@ fn validate_update(attachment: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = validate(attachment);
     causes.extend(validate(attachment));
     if attachment.get("spec") != old.get("spec") {
-        let spec = go::compact(&json::at(attachment, "/spec"), &SPEC);
+        let spec = go::compact(&json::at(attachment, "/spec"), "VolumeAttachmentSpec");
         causes.push(meta::raw("spec", &spec, "field is immutable"));
     }
     causes

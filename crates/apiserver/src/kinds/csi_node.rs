@@ -4,8 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::go::{self, Shape};
-use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
+use super::{AGE, BASE, Column, Kind, NAME, age, go, json, meta, names};
 use crate::status::Cause;
 
 /// The drivers of a node.
@@ -37,13 +36,6 @@ pub(super) static CSI_NODE: Kind = Kind {
 
 /// The longest name of a node that a driver may have.
 const NODE_ID: usize = 256;
-
-const DRIVER: Shape = Shape::Struct(&[
-    ("Name", "name", Shape::Text),
-    ("NodeID", "nodeID", Shape::Text),
-    ("TopologyKeys", "topologyKeys", Shape::Any),
-    ("Allocatable", "allocatable", Shape::Pointer(&Shape::Struct(&[("Count", "count", Shape::Any)]))),
-]);
 
 fn validate(node: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(node, false, names::subdomain);
@@ -101,7 +93,11 @@ fn validate_update(node: &Value, old: &Value) -> Vec<Cause> {
     for before in json::list(old, "/spec/drivers") {
         for driver in json::list(node, "/spec/drivers") {
             if driver.get("name") == before.get("name") && driver != before {
-                causes.push(meta::raw("spec.drivers", &go::compact(driver, &DRIVER), "field is immutable"));
+                causes.push(meta::raw(
+                    "spec.drivers",
+                    &go::compact(driver, "CSINodeDriver"),
+                    "field is immutable",
+                ));
             }
         }
     }

@@ -1,167 +1,246 @@
 //! Values in messages, as upstream prints them: its inner types, whose fields have other names than in the API, stand
-//! in the order of their declaration and are there even when they are empty.
+//! in the order of their declaration and are there even when they are empty. `go/types.txt` has the names.
 
+use std::collections::HashMap;
 use std::fmt::Write;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-/// What a value is upstream.
-pub(super) enum Shape {
-    /// A string: empty when it is not there.
-    Text,
-    /// A flag: false when it is not there.
-    Flag,
-    /// A number: 0 when it is not there.
-    Number,
-    /// As in the API: null when it is not there.
-    Any,
-    /// Null when it is not there.
-    Pointer(&'static Shape),
-    /// Null when it is not there.
-    List(&'static Shape),
-    /// Name in the message, name in the API. Without names: a type within this one, whose fields are this one's.
-    Struct(&'static [Field]),
-    /// A type of the API itself: names as there, and only what is there.
-    Api(&'static [(&'static str, Shape)]),
+type Types = HashMap<&'static str, Type>;
+
+#[derive(Default)]
+struct Type {
+    /// A type of the API: only what is there is printed.
+    is_api: bool,
+    fields: Vec<Field>,
 }
 
-/// Name in the message, name in the API, what it is.
-pub(super) type Field = (&'static str, &'static str, Shape);
+enum Field {
+    /// A type whose fields are this one's.
+    Inline(&'static str),
+    Named {
+        name: &'static str,
+        api: String,
+        /// It stands in the object around this one.
+        is_outside: bool,
+        of: Of,
+    },
+}
 
-fn flatten(fields: &'static [Field], flat: &mut Vec<(&'static str, &'static str, &'static Shape)>) {
-    for (name, of, shape) in fields {
-        match shape {
-            Shape::Struct(inner) if name.is_empty() => flatten(inner, flat),
-            shape => flat.push((name, of, shape)),
+#[derive(Clone, Copy)]
+enum Of {
+    Text,
+    Flag,
+    Number,
+    Quantity,
+    Any,
+    Struct(&'static str),
+    Pointer(&'static str),
+    List(&'static str),
+}
+
+static TYPES: LazyLock<Types> = LazyLock::new(|| {
+    let mut types = Types::new();
+    let mut name = "";
+    let lines = include_str!("go/types.txt").lines();
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        if !line.starts_with(' ') {
+            name = words.next().unwrap_or_default();
+        }
+        let of = types.entry(name).or_default();
+        for word in words {
+            match (word.strip_prefix('+'), word) {
+                (Some(inner), _) => of.fields.push(Field::Inline(inner)),
+                (None, "!") => of.is_api = true,
+                (None, word) => of.fields.extend(named(word)),
+            }
         }
     }
+    types
+});
+
+fn named(word: &'static str) -> Option<Field> {
+    let (names, kind) = word.split_once(':')?;
+    let (name, api) = match names.split_once('=') {
+        Some((name, api)) => (name, api.to_owned()),
+        None => (names, names[..1].to_lowercase() + &names[1..]),
+    };
+    let of = match kind {
+        "t" => Of::Text,
+        "b" => Of::Flag,
+        "n" => Of::Number,
+        "q" => Of::Quantity,
+        "a" => Of::Any,
+        kind => match (kind.strip_prefix('*'), kind.strip_prefix('[')) {
+            (Some(inner), _) => Of::Pointer(inner),
+            (None, Some(inner)) => Of::List(inner),
+            (None, None) => Of::Struct(kind),
+        },
+    };
+    let is_outside = api.starts_with('^');
+    Some(Field::Named { name, api: api.trim_start_matches('^').to_owned(), is_outside, of })
 }
 
-/// A label selector.
-pub(super) const LABEL_SELECTOR: Shape = Shape::Pointer(&Shape::Api(&[
-    ("matchLabels", Shape::Any),
-    (
-        "matchExpressions",
-        Shape::List(&Shape::Api(&[("key", Shape::Text), ("operator", Shape::Text), ("values", Shape::Any)])),
-    ),
-]));
-
-/// On one line.
-pub(super) fn compact(value: &Value, shape: &Shape) -> String {
-    let mut text = String::new();
-    write(&mut text, Some(value), shape, None);
-    text
+/// On one line. `kind` is a type of the table, with `*` before it if null is an answer.
+pub(super) fn compact(value: &Value, kind: &'static str) -> String {
+    Printer { text: String::new(), level: None }.print(value, kind)
 }
 
 /// A line for each value, with one space for each level.
-pub(super) fn pretty(value: &Value, shape: &Shape) -> String {
-    let mut text = String::new();
-    write(&mut text, Some(value), shape, Some(0));
-    text
+pub(super) fn pretty(value: &Value, kind: &'static str) -> String {
+    Printer { text: String::new(), level: Some(0) }.print(value, kind)
 }
 
-/// What differs between two values, as upstream's messages about fixed fields end. The message goes on after it.
-pub(super) fn difference(old: &Value, new: &Value, shape: &Shape) -> String {
-    super::diff::unified(&pretty(old, shape), &pretty(new, shape))
+/// What differs between two values, as upstream's messages about fixed fields end.
+pub(super) fn difference(old: &Value, new: &Value, kind: &'static str) -> String {
+    super::diff::unified(&pretty(old, kind), &pretty(new, kind))
 }
 
-fn write(text: &mut String, value: Option<&Value>, shape: &Shape, level: Option<usize>) {
-    let there = value.filter(|value| !value.is_null());
-    match (shape, there) {
-        (Shape::Text, None) => text.push_str("\"\""),
-        (Shape::Flag, None) => text.push_str("false"),
-        (Shape::Number, None) => text.push('0'),
-        (Shape::Any | Shape::Pointer(_) | Shape::List(_), None) => text.push_str("null"),
-        (Shape::Text | Shape::Flag | Shape::Number, Some(value)) => scalar(text, value),
-        (Shape::Any, Some(value)) => any(text, value, level),
-        (Shape::Pointer(shape), Some(value)) => write(text, Some(value), shape, level),
-        (Shape::List(shape), Some(value)) => {
-            let items = value.as_array().map_or(&[][..], Vec::as_slice).iter();
-            let items = items
-                .map(|item| (None, move |text: &mut String, level| write(text, Some(item), shape, level)));
-            frame(text, '[', ']', items, level);
-        }
-        (Shape::Struct(fields), value) => {
-            let mut flat = Vec::new();
-            flatten(fields, &mut flat);
-            let fields = flat.into_iter().map(|(name, of, shape)| {
-                let value = value.and_then(|value| value.get(of));
-                (Some(name), move |text: &mut String, level| write(text, value, shape, level))
-            });
-            frame(text, '{', '}', fields, level);
-        }
-        (Shape::Api(fields), value) => {
-            let fields = fields.iter().filter_map(|(name, shape)| {
-                let value = value?.get(name)?;
-                Some((Some(*name), move |text: &mut String, level| write(text, Some(value), shape, level)))
-            });
-            frame(text, '{', '}', fields, level);
-        }
-    }
-}
-
-fn any(text: &mut String, value: &Value, level: Option<usize>) {
-    match value {
-        Value::Array(items) => {
-            let items =
-                items.iter().map(|item| (None, move |text: &mut String, level| any(text, item, level)));
-            frame(text, '[', ']', items, level);
-        }
-        Value::Object(map) => {
-            let fields = map.iter().map(|(key, value)| {
-                (Some(key.as_str()), move |text: &mut String, level| any(text, value, level))
-            });
-            frame(text, '{', '}', fields, level);
-        }
-        value => scalar(text, value),
-    }
-}
-
-/// Go's JSON writes what HTML would misread as numbers.
-fn scalar(text: &mut String, value: &Value) {
-    for character in value.to_string().chars() {
-        match character {
-            '<' | '>' | '&' => {
-                // Into a String it cannot fail.
-                let _ = write!(text, "\\u{:04x}", u32::from(character));
-            }
-            character => text.push(character),
-        }
-    }
-}
-
-fn frame<'a>(
-    text: &mut String,
-    open: char,
-    close: char,
-    items: impl Iterator<Item = (Option<&'a str>, impl FnOnce(&mut String, Option<usize>))>,
+struct Printer {
+    text: String,
+    /// None for all on one line.
     level: Option<usize>,
-) {
-    let inner = level.map(|level| level + 1);
-    let line = |text: &mut String, level: Option<usize>| {
-        if let Some(level) = level {
-            text.push('\n');
-            text.extend(std::iter::repeat_n(' ', level));
+}
+
+impl Printer {
+    fn print(mut self, value: &Value, kind: &'static str) -> String {
+        let of = kind.strip_prefix('*').map_or(Of::Struct(kind), Of::Pointer);
+        self.put(Some(value), None, of);
+        self.text
+    }
+
+    fn put(&mut self, value: Option<&Value>, around: Option<&Value>, of: Of) {
+        let there = value.filter(|value| !value.is_null());
+        match (of, there) {
+            (Of::Text, None) => self.text.push_str("\"\""),
+            (Of::Flag, None) => self.text.push_str("false"),
+            (Of::Number, None) => self.text.push('0'),
+            (Of::Quantity, None) => self.text.push_str("\"0\""),
+            (Of::Any | Of::Pointer(_) | Of::List(_), None) => self.text.push_str("null"),
+            (Of::Text | Of::Flag | Of::Number | Of::Quantity, Some(value)) => self.scalar(value),
+            (Of::Any, Some(value)) => self.any(value),
+            (Of::Pointer(kind) | Of::Struct(kind), value) => {
+                let Some(kind) = TYPES.get(kind) else { return };
+                self.text.push('{');
+                self.deeper(1);
+                let mut is_first = true;
+                self.fields(kind, value, around, &mut is_first);
+                self.deeper(-1);
+                self.close('}', is_first);
+            }
+            (Of::List(kind), Some(value)) => {
+                let items = value.as_array().map_or(&[][..], Vec::as_slice);
+                self.text.push('[');
+                self.deeper(1);
+                let mut is_first = true;
+                for item in items {
+                    self.next(&mut is_first);
+                    self.put(Some(item), None, Of::Struct(kind));
+                }
+                self.deeper(-1);
+                self.close(']', is_first);
+            }
         }
-    };
-    text.push(open);
-    let mut is_empty = true;
-    for (name, item) in items {
+    }
+
+    fn fields(&mut self, kind: &Type, value: Option<&Value>, around: Option<&Value>, is_first: &mut bool) {
+        for field in &kind.fields {
+            match field {
+                Field::Inline(inner) => {
+                    if let Some(inner) = TYPES.get(inner) {
+                        // Metadata stand in a field of their own in the API.
+                        let value =
+                            if inner.is_api { value.and_then(|value| value.get("metadata")) } else { value };
+                        self.fields(inner, value, around, is_first);
+                    }
+                }
+                Field::Named { name, api, is_outside, of } => {
+                    let from = if *is_outside { around } else { value };
+                    let inner = from.and_then(|from| from.get(api));
+                    if kind.is_api && inner.is_none() {
+                        continue;
+                    }
+                    self.next(is_first);
+                    self.name(name);
+                    self.put(inner, value, *of);
+                }
+            }
+        }
+    }
+
+    fn any(&mut self, value: &Value) {
+        match value {
+            Value::Array(items) => {
+                self.text.push('[');
+                self.deeper(1);
+                let mut is_first = true;
+                for item in items {
+                    self.next(&mut is_first);
+                    self.any(item);
+                }
+                self.deeper(-1);
+                self.close(']', is_first);
+            }
+            Value::Object(map) => {
+                self.text.push('{');
+                self.deeper(1);
+                let mut is_first = true;
+                for (key, value) in map {
+                    self.next(&mut is_first);
+                    self.name(key);
+                    self.any(value);
+                }
+                self.deeper(-1);
+                self.close('}', is_first);
+            }
+            value => self.scalar(value),
+        }
+    }
+
+    fn name(&mut self, name: &str) {
+        self.scalar(&name.into());
+        self.text.push_str(if self.level.is_some() { ": " } else { ":" });
+    }
+
+    /// Go's JSON writes what HTML would misread as numbers.
+    fn scalar(&mut self, value: &Value) {
+        for character in value.to_string().chars() {
+            match character {
+                '<' | '>' | '&' => {
+                    // Into a String it cannot fail.
+                    let _ = write!(self.text, "\\u{:04x}", u32::from(character));
+                }
+                character => self.text.push(character),
+            }
+        }
+    }
+
+    fn deeper(&mut self, by: isize) {
+        self.level = self.level.map(|level| level.saturating_add_signed(by));
+    }
+
+    fn next(&mut self, is_first: &mut bool) {
+        if !std::mem::take(is_first) {
+            self.text.push(',');
+        }
+        self.line();
+    }
+
+    fn close(&mut self, with: char, is_empty: bool) {
         if !is_empty {
-            text.push(',');
+            self.line();
         }
-        is_empty = false;
-        line(text, inner);
-        if let Some(name) = name {
-            scalar(text, &name.into());
-            text.push_str(if level.is_some() { ": " } else { ":" });
+        self.text.push(with);
+    }
+
+    fn line(&mut self) {
+        if let Some(level) = self.level {
+            self.text.push('\n');
+            self.text.extend(std::iter::repeat_n(' ', level));
         }
-        item(text, inner);
     }
-    if !is_empty {
-        line(text, level);
-    }
-    text.push(close);
 }
 
 #[cfg(test)]
@@ -170,44 +249,64 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: Shape = Shape::Struct(&[
-        ("Name", "name", Shape::Text),
-        ("Count", "count", Shape::Number),
-        ("On", "on", Shape::Flag),
-        ("Labels", "labels", Shape::Any),
-        ("Selector", "selector", LABEL_SELECTOR),
-        ("Inner", "inner", Shape::Pointer(&Shape::Struct(&[("A", "a", Shape::Text)]))),
-        ("All", "all", Shape::List(&Shape::Struct(&[("B", "b", Shape::Flag)]))),
-    ]);
+    #[test]
+    fn every_type_that_is_named_is_there() {
+        for (name, kind) in TYPES.iter() {
+            assert!(!kind.fields.is_empty(), "{name}");
+            for field in &kind.fields {
+                let inner = match field {
+                    Field::Inline(inner) => *inner,
+                    Field::Named { of: Of::Struct(inner) | Of::Pointer(inner) | Of::List(inner), .. } => {
+                        *inner
+                    }
+                    Field::Named { .. } => continue,
+                };
+                assert!(TYPES.contains_key(inner), "{name} has {inner}");
+            }
+        }
+    }
 
     #[test]
     fn empty_fields_are_there() {
         assert_eq!(
-            compact(&json!({}), &SHAPE),
-            r#"{"Name":"","Count":0,"On":false,"Labels":null,"Selector":null,"Inner":null,"All":null}"#
+            compact(&json!({}), "PersistentVolumeClaimSpec"),
+            "{\"AccessModes\":null,\"Selector\":null,\"Resources\":{\"Limits\":null,\"Requests\":null},\
+             \"VolumeName\":\"\",\"StorageClassName\":null,\"VolumeMode\":null,\"DataSource\":null,\
+             \"DataSourceRef\":null,\"VolumeAttributesClassName\":null}"
         );
+        assert_eq!(compact(&Value::Null, "*VolumeNodeAffinity"), "null");
     }
 
     #[test]
     fn names_and_order_are_upstreams() {
-        let value = json!({
-            "name": "a<b", "count": 2, "on": true, "labels": {"y": "1", "x": "2"}, "inner": {}, "all": [{}, {"b": true}],
+        let claim = json!({
+            "accessModes": ["ReadWriteOnce"], "dataSource": {"name": "a<b", "kind": "K"},
             "selector": {"matchExpressions": [{"operator": "In", "key": "k"}]},
         });
-        assert_eq!(
-            compact(&value, &SHAPE),
-            "{\"Name\":\"a\\u003cb\",\"Count\":2,\"On\":true,\"Labels\":{\"x\":\"2\",\"y\":\"1\"},\
-             \"Selector\":{\"matchExpressions\":[{\"key\":\"k\",\"operator\":\"In\"}]},\"Inner\":{\"A\":\"\"},\
-             \"All\":[{\"B\":false},{\"B\":true}]}"
+        let text = compact(&claim, "PersistentVolumeClaimSpec");
+        assert!(text.starts_with("{\"AccessModes\":[\"ReadWriteOnce\"],"), "{text}");
+        assert!(
+            text.contains("\"Selector\":{\"matchExpressions\":[{\"key\":\"k\",\"operator\":\"In\"}]},"),
+            "{text}"
         );
+        assert!(
+            text.contains("\"DataSource\":{\"APIGroup\":null,\"Kind\":\"K\",\"Name\":\"a\\u003cb\"},"),
+            "{text}"
+        );
+        let pod = compact(&json!({"hostNetwork": true, "securityContext": {}}), "PodSpec");
+        assert!(pod.contains("\"SecurityContext\":{\"HostNetwork\":true,\"HostPID\":false,"), "{pod}");
+        let volume = compact(&json!({"name": "v", "emptyDir": {}}), "Volume");
+        assert!(volume.contains(
+            "{\"Name\":\"v\",\"HostPath\":null,\"EmptyDir\":{\"Medium\":\"\",\"SizeLimit\":null},"
+        ));
     }
 
     #[test]
     fn with_lines() {
-        let shape = Shape::Struct(&[("A", "a", Shape::Any), ("B", "b", Shape::Any)]);
         assert_eq!(
-            pretty(&json!({"a": {"x": [1, 2]}, "b": {}}), &shape),
-            "{\n \"A\": {\n  \"x\": [\n   1,\n   2\n  ]\n },\n \"B\": {}\n}"
+            pretty(&json!({"name": "d", "topologyKeys": ["a", "b"], "allocatable": {}}), "CSINodeDriver"),
+            "{\n \"Name\": \"d\",\n \"NodeID\": \"\",\n \"TopologyKeys\": [\n  \"a\",\n  \"b\"\n ],\n \
+             \"Allocatable\": {\n  \"Count\": null\n }\n}"
         );
     }
 }

@@ -11,7 +11,7 @@ use crate::status::Cause;
 pub(super) mod source;
 pub(super) mod spec;
 
-use source::{AFFINITY, SOURCE, SOURCES};
+use source::SOURCES;
 
 /// A volume that there is.
 pub(super) static VOLUME: Kind = Kind {
@@ -195,7 +195,7 @@ fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
     if new_source != old_source {
         let detail = format!(
             "spec.persistentvolumesource is immutable after creation\n{}",
-            go::difference(&old_source, &new_source, &SOURCE)
+            go::difference(&old_source, &new_source, "PersistentVolumeSource")
         );
         causes.push(Cause::forbidden("spec.persistentvolumesource", &detail));
     }
@@ -204,7 +204,7 @@ fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
         let affinity = json::at(volume, "/spec/nodeAffinity");
         if !same_affinity(&affinity, &json::at(old, "/spec/nodeAffinity")) {
             let detail = "field is immutable, except for updating from beta label to GA";
-            causes.push(meta::raw("nodeAffinity", &go::compact(&affinity, &AFFINITY), detail));
+            causes.push(meta::raw("nodeAffinity", &go::compact(&affinity, "*VolumeNodeAffinity"), detail));
         }
     }
     if json::has(old, "/spec/volumeAttributesClassName")

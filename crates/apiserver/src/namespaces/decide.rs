@@ -77,7 +77,8 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     }
     if content.is_empty() {
         let holders = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
-        let ours = holders.is_none_or(|holders| holders.is_empty() || holders.iter().any(|of| of == FINALIZER));
+        let ours =
+            holders.is_none_or(|holders| holders.is_empty() || holders.iter().any(|of| of == FINALIZER));
         return if ours { Step::Finalize } else { Step::Nothing };
     }
     // Pods first, and nothing else while there are any: they use what else is there.
@@ -108,7 +109,12 @@ fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
     let remaining = format!("Some resources are remaining: {}", resources.join(", "));
     let holding = format!("Some content in the namespace has finalizers remaining: {}", held.join(", "));
     let conditions = [
-        ("NamespaceDeletionDiscoveryFailure", "False", "ResourcesDiscovered", "All resources successfully discovered"),
+        (
+            "NamespaceDeletionDiscoveryFailure",
+            "False",
+            "ResourcesDiscovered",
+            "All resources successfully discovered",
+        ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
             "False",
@@ -123,7 +129,12 @@ fn report(namespace: &Value, content: &[Content], now: Time) -> Value {
         ),
         ("NamespaceContentRemaining", "True", "SomeResourcesRemain", remaining.as_str()),
         if held.is_empty() {
-            ("NamespaceFinalizersRemaining", "False", "ContentHasNoFinalizers", "All content-preserving finalizers finished")
+            (
+                "NamespaceFinalizersRemaining",
+                "False",
+                "ContentHasNoFinalizers",
+                "All content-preserving finalizers finished",
+            )
         } else {
             ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", holding.as_str())
         },
@@ -176,7 +187,8 @@ mod tests {
         let active = namespace(false, json!(["kubernetes"]));
         let ends = namespace(true, json!(["kubernetes"]));
         let (pod, claim) = (content("pods", false, &[]), content("persistentvolumeclaims", false, &[]));
-        let (pod_goes, claim_goes) = (content("pods", true, &[]), content("persistentvolumeclaims", true, &["f"]));
+        let (pod_goes, claim_goes) =
+            (content("pods", true, &[]), content("persistentvolumeclaims", true, &["f"]));
         for (namespace, content, has_account, expected) in [
             (&active, vec![], true, "Nothing"),
             (&active, vec![], false, "MakeAccount"),
@@ -199,9 +211,16 @@ mod tests {
         let claims = || vec![content("persistentvolumeclaims", true, &["kubernetes.io/pvc-protection"])];
         let view = View { namespace: &ends, content: claims(), has_account: false };
         let Step::Report(status) = decide(&view, Time(0)) else { panic!("it waits") };
-        let words: Vec<&str> =
-            status["conditions"].as_array().unwrap().iter().map(|of| of["message"].as_str().unwrap()).collect();
-        assert_eq!(words[3], "Some resources are remaining: persistentvolumeclaims. has 1 resource instances");
+        let words: Vec<&str> = status["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|of| of["message"].as_str().unwrap())
+            .collect();
+        assert_eq!(
+            words[3],
+            "Some resources are remaining: persistentvolumeclaims. has 1 resource instances"
+        );
         assert_eq!(
             words[4],
             "Some content in the namespace has finalizers remaining: kubernetes.io/pvc-protection in 1 resource instances"

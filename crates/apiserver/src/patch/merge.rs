@@ -4,9 +4,11 @@ use serde_json::Value;
 
 /// Puts what is given in the place of what is there; null takes it away.
 pub(super) fn apply(target: &mut Value, patch: &Value) {
-    let (Value::Object(target), Value::Object(patch)) = (&mut *target, patch) else {
-        *target = without_nulls(patch);
-        return;
+    let (target, patch) = match (&mut *target, patch) {
+        (Value::Object(target), Value::Object(patch)) => (target, patch),
+        // Upstream leaves the nulls in a list that takes an object's place.
+        (Value::Object(_), patch) => return *target = patch.clone(),
+        (_, patch) => return *target = without_nulls(patch),
     };
     for (key, value) in patch {
         match (value, target.get_mut(key)) {

@@ -174,8 +174,15 @@ fn set_order(within: Within, original: &mut Object, patch: &mut Object) -> Resul
         let change = array(patch.remove(field))?;
         let elements = Elements::of(within, field)?;
         list::check_order(elements, change.as_deref().unwrap_or_default(), &order)?;
-        let merged = match (there.clone(), change) {
+        let is_empty = there.as_ref().is_none_or(Vec::is_empty) && change.as_ref().is_none_or(Vec::is_empty);
+        let before = list::places(
+            elements,
+            there.as_deref().unwrap_or_default(),
+            change.as_deref().unwrap_or_default(),
+        );
+        let merged = match (there, change) {
             (None, None) => continue,
+            _ if is_empty => return Err(Error::Other("no elements in any of the given slices".to_owned())),
             (Some(there), None) => there,
             (None, Some(change)) => match without_directives(Value::Array(change)) {
                 Some(Value::Array(list)) => list,
@@ -183,10 +190,19 @@ fn set_order(within: Within, original: &mut Object, patch: &mut Object) -> Resul
             },
             (Some(there), Some(change)) => list::merge(elements, there, change, false)?,
         };
-        let ordered = list::arrange(elements, merged, &order, &there.unwrap_or_default())?;
+        let ordered = list::arrange(elements, merged, &order, &before)?;
         original.insert(field.to_owned(), Value::Array(ordered));
     }
     Ok(())
+}
+
+/// What upstream has left of a patch when it has merged it, and prints in its messages: without the directives that it
+/// has followed, and the lists that had an order.
+pub(super) fn left(patch: &Value) -> Value {
+    let Value::Object(map) = patch else { return patch.clone() };
+    let ordered = |key: &str| map.contains_key(&format!("{ORDER}/{key}"));
+    let stays = |key: &str| key != RETAIN_KEYS && !key.starts_with(ORDER) && !ordered(key);
+    map.iter().filter(|(key, _)| stays(key)).map(|(key, value)| (key.clone(), left(value))).collect()
 }
 
 /// What is new has nothing to be merged with: an object with a directive is not there at all.

@@ -166,7 +166,8 @@ fn merge_patches() {
         (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
         (json!({"e": null}), json!({"a": 1}), json!({"e": null, "a": 1})),
         (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
-        // Upstream takes nulls out of lists' objects too.
+        // A list in an object's place keeps its nulls; elsewhere upstream takes them out of the objects in lists too.
+        (json!({"a": {}}), json!({"a": [{"b": null}]}), json!({"a": [{"b": null}]})),
         (json!({}), json!({"a": [{"b": null, "c": 1}, null]}), json!({"a": [{"c": 1}, null]})),
     ];
     for (object, patch, expected) in cases {
@@ -315,6 +316,16 @@ fn strategic_merge_patches() {
             json!({"spec": {"drivers": [{"name": "b", "nodeID": "2"}]}}),
             json!({"spec": {"drivers": [{"name": "b", "nodeID": "2"}, {"name": "a", "nodeID": "1"}]}}),
         ),
+        // With an order, the first new element takes the place of the deleted one, so what was there before it stays so.
+        (
+            "CSINode",
+            json!({"spec": {"drivers": [{"name": "gone"}, {"name": "old"}]}}),
+            json!({"spec": {
+                "drivers": [{"name": "new"}, {"name": "newer"}, {"name": "gone", "$patch": "delete"}],
+                "$setElementOrder/drivers": [{"name": "new"}, {"name": "newer"}],
+            }}),
+            json!({"spec": {"drivers": [{"name": "old"}, {"name": "new"}, {"name": "newer"}]}}),
+        ),
     ];
     for (name, object, patch, expected) in cases {
         assert_eq!(patched(name, &object, STRATEGIC, &patch), Ok(expected), "{object} {patch}");
@@ -370,6 +381,16 @@ fn strategic_merge_patches_that_do_not_apply() {
             "The order in patch list:\n[map[name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n",
         ),
         (
+            json!({"spec": {"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "a"}, {"$patch": "replace"}]}}),
+            500,
+            "The order in patch list:\n[map[name:a] map[$patch:replace]]\n doesn't match $setElementOrder list:\n[map[name:a]]\n",
+        ),
+        (
+            json!({"spec": {"$setElementOrder/tolerations": [], "tolerations": []}}),
+            500,
+            "no elements in any of the given slices",
+        ),
+        (
             json!({"spec": {"$setElementOrder/gone": []}}),
             500,
             "unable to find api field in struct PodSpec for the json field \"gone\"",
@@ -380,6 +401,24 @@ fn strategic_merge_patches_that_do_not_apply() {
     }
     let custom = patched("VolumeSnapshot", &json!({}), STRATEGIC, &json!({})).unwrap_err();
     assert_eq!(custom.0, 415);
+}
+
+#[test]
+fn prints_a_patch_that_makes_no_object_as_upstream_does() {
+    let parse = |media_type, patch: Value| Patch::parse(media_type, patch.to_string().as_bytes()).unwrap();
+    let body = json!({"bogus": 1, "metadata": {"$setElementOrder/finalizers": ["x"], "finalizers": ["x"], "name": "n"}});
+    let why = "strict decoding error: unknown field \"bogus\"";
+    let refusal = unfit(&parse(STRATEGIC, body.clone()), &json!({"all": 1}), why);
+    assert_eq!(refusal.code, 422);
+    assert_eq!(
+        refusal.message,
+        format!(" \"\" is invalid: patch: Invalid value: \"map[bogus:1 metadata:map[name:n]]\": {why}")
+    );
+    let refusal = unfit(&parse(MERGE, body), &json!({"all": 1}), why);
+    assert_eq!(
+        refusal.message,
+        format!(" \"\" is invalid: patch: Invalid value: \"{{\\\"all\\\":1}}\": {why}")
+    );
 }
 
 #[test]

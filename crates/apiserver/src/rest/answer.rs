@@ -190,13 +190,18 @@ mod tests {
             token: token.into(),
             remaining,
         };
-        let read = |list: List| -> Value { serde_json::from_slice(&super::list(kind, &list, LOOK).unwrap()).unwrap() };
+        let read = |list: List| -> Value {
+            serde_json::from_slice(&super::list(kind, &list, LOOK).unwrap()).unwrap()
+        };
         assert_eq!(
             read(list("", None)),
             json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"},
                    "items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]})
         );
         let page = read(list("t", Some(3)));
-        assert_eq!(page["metadata"], json!({"resourceVersion": "7", "continue": "t", "remainingItemCount": 3}));
+        assert_eq!(
+            page["metadata"],
+            json!({"resourceVersion": "7", "continue": "t", "remainingItemCount": 3})
+        );
     }
 }

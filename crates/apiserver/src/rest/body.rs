@@ -48,7 +48,8 @@ pub(crate) fn typed(
     fields: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
-    let mut value: Value = serde_json::from_slice(raw).map_err(|error| unrecognized(kind, &error.to_string(), raw))?;
+    let mut value: Value =
+        serde_json::from_slice(raw).map_err(|error| unrecognized(kind, &error.to_string(), raw))?;
     if !value.is_object() {
         return Err(unrecognized(kind, "json: cannot unmarshal into an object", raw));
     }

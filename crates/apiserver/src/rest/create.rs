@@ -24,7 +24,8 @@ impl Api {
         options: WriteOptions,
         warnings: &mut Vec<String>,
     ) -> Result<Bytes, Refusal> {
-        let generated = meta::name(&object).is_empty() && !meta::text(&object, "/metadata/generateName").is_empty();
+        let generated =
+            meta::name(&object).is_empty() && !meta::text(&object, "/metadata/generateName").is_empty();
         let mut tries = if generated { NAMES_TRIED } else { 1 };
         loop {
             tries -= 1;
@@ -47,22 +48,47 @@ impl Api {
         &self,
         user: &User,
         target: &Target,
-        mut object: Value,
+        object: Value,
         options: WriteOptions,
         warnings: &mut Vec<String>,
     ) -> Result<Bytes, Refusal> {
+        let kind = target.kind;
+        // Nothing comes into a namespace after its end has begun: that waits for us, and we for it.
+        let _open = if kind.namespaced { Some(self.ends_of_namespaces().read().await) } else { None };
+        let object = self.admitted(user, target, object, warnings)?;
+        let name = meta::name(&object);
+        let key = encode::key(kind, &target.namespace, name);
+        if options.dry_run {
+            return match self.store().get(&key) {
+                Some(there) => Err(exists(kind, name, &there.value)),
+                None => Ok(encode::stored(kind, &object)),
+            };
+        }
+        match self.store().write(key, Change::Create(encode::body(kind, &object, self.now()))).await {
+            Ok(entry) => Ok(entry.value),
+            Err(WriteError::Exists(there)) => Err(exists(kind, name, &there.value)),
+            Err(error) => Err(super::write_refusal(kind, name, error)),
+        }
+    }
+
+    /// The object as it would be made: all rules but the store's.
+    fn admitted(
+        &self,
+        user: &User,
+        target: &Target,
+        mut object: Value,
+        warnings: &mut Vec<String>,
+    ) -> Result<Value, Refusal> {
         let kind = target.kind;
         place(&mut object, target)?;
         if !meta::version(&object).is_empty() {
             return Err(Refusal::new(500, "", "resourceVersion should not be set on objects to be created"));
         }
         (kind.default)(&mut object);
-        if meta::name(&object).is_empty() {
-            let prefix = meta::text(&object, "/metadata/generateName");
-            if !prefix.is_empty() {
-                let name = random::name(prefix);
-                meta::set(&mut object, "name", name.into());
-            }
+        let prefix = meta::text(&object, "/metadata/generateName");
+        if meta::name(&object).is_empty() && !prefix.is_empty() {
+            let name = random::name(prefix);
+            meta::set(&mut object, "name", name.into());
         }
         meta::set(&mut object, "uid", random::uid().into());
         meta::set(&mut object, "creationTimestamp", self.now().to_string().into());
@@ -70,35 +96,23 @@ impl Api {
             meta::set(&mut object, field, Value::Null);
         }
         let name = meta::name(&object).to_owned();
-        // Nothing comes into a namespace after its end has begun: that waits for us, and we for it.
-        let _open = if kind.namespaced { Some(self.ends_of_namespaces().read().await) } else { None };
         if kind.namespaced {
             self.namespace_is_open(kind, &target.namespace, &name)?;
         }
         let lookup = self.objects();
-        let admission = Admission { operation: Operation::Create, subresource: "", old: None, lookup: &lookup };
+        let admission =
+            Admission { operation: Operation::Create, subresource: "", old: None, lookup: &lookup };
         (kind.admit)(&mut object, &admission)?;
-        (kind.on_create)(&mut object);
+        (kind.on_create)(&mut object, self.now());
         let causes = kind.invalid_on_create(&object);
         if !causes.is_empty() {
             return Err(Refusal::invalid(kind.group, kind.kind, &name, causes));
         }
         warnings.extend((kind.warnings)(&object, None));
         (kind.confirm)(&object, &admission)?;
-        let asked = Target { name: name.clone(), ..target.clone() };
+        let asked = Target { name, ..target.clone() };
         restrict_node(user, &super::attributes(&asked, ""), Some(&object), None, &lookup)?;
-        let key = encode::key(kind, &target.namespace, &name);
-        if options.dry_run {
-            return match self.store().get(&key) {
-                Some(there) => Err(exists(kind, &name, &there.value)),
-                None => Ok(encode::stored(kind, &object)),
-            };
-        }
-        match self.store().write(key, Change::Create(encode::body(kind, &object, self.now()))).await {
-            Ok(entry) => Ok(entry.value),
-            Err(WriteError::Exists(there)) => Err(exists(kind, &name, &there.value)),
-            Err(error) => Err(super::write_refusal(kind, &name, error)),
-        }
+        Ok(object)
     }
 
     fn namespace_is_open(&self, kind: &Kind, namespace: &str, name: &str) -> Result<(), Refusal> {
@@ -109,7 +123,8 @@ impl Api {
         if meta::text(&found, "/status/phase") != "Terminating" {
             return Ok(());
         }
-        let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
         let mut refusal = Refusal::forbidden(kind.resource(), name, &why);
         refusal.details.causes.push(Cause {
             reason: "NamespaceTerminating",

@@ -121,7 +121,10 @@ fn grace(kind: &Kind, object: &Value, options: &DeleteOptions) -> Grace {
             Some(asked) if asked < running => {
                 let at = meta::text(object, "/metadata/deletionTimestamp");
                 let at: i64 = at.parse::<jiff::Timestamp>().map_or(0, jiff::Timestamp::as_millisecond);
-                Grace::Shorter(asked.max(0), Time(at.saturating_sub((running - asked.max(0)).saturating_mul(1000))))
+                Grace::Shorter(
+                    asked.max(0),
+                    Time(at.saturating_sub((running - asked.max(0)).saturating_mul(1000))),
+                )
             }
             _ => Grace::Pending,
         };
@@ -170,7 +173,11 @@ pub(crate) fn answers_with_object(kind: &Kind) -> bool {
         ("", "persistentvolumes" | "persistentvolumeclaims" | "serviceaccounts" | "namespaces" | "pods")
             | (
                 "storage.k8s.io",
-                "csidrivers" | "csinodes" | "storageclasses" | "volumeattachments" | "volumeattributesclasses"
+                "csidrivers"
+                    | "csinodes"
+                    | "storageclasses"
+                    | "volumeattachments"
+                    | "volumeattributesclasses"
             )
     )
 }

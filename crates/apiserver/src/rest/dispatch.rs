@@ -72,7 +72,10 @@ impl Api {
         access::authorize(user, &asked, &self.objects()).map_err(|why| asked.forbidden(&why))
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a request has that many parts, and this is where they meet")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a request has that many parts, and this is where they meet"
+    )]
     async fn act(
         &self,
         user: &User,
@@ -112,7 +115,8 @@ impl Api {
                         let objects = self.objects();
                         // A node gets tokens of its own pods alone, and which pod is said in the body.
                         access::restrict_node(user, &attributes(target, ""), Some(&object), None, &objects)?;
-                        let token = self.access().token_request(namespace, name, object, &objects, self.now())?;
+                        let token =
+                            self.access().token_request(namespace, name, object, &objects, self.now())?;
                         Ok(Answer::Json(201, token))
                     }
                     (below, _) => Err(super::body::no_schema(below)),
@@ -141,7 +145,12 @@ impl Api {
         }
     }
 
-    fn delete_options(&self, parts: &Parts, bytes: &Bytes, query: &Query) -> Result<options::DeleteOptions, Refusal> {
+    fn delete_options(
+        &self,
+        parts: &Parts,
+        bytes: &Bytes,
+        query: &Query,
+    ) -> Result<options::DeleteOptions, Refusal> {
         if !bytes.is_empty() {
             negotiate::body_is_json(&parts.headers)?;
         }
@@ -212,18 +221,25 @@ impl Api {
             Page::Version => Answer::Json(200, discovery::version()),
             Page::OpenApiIndex => Answer::Json(200, schema::openapi_v3_index()),
             Page::OpenApi(of) => Answer::Raw("application/json", schema::openapi_v3(of).ok_or_else(nowhere)?),
-            Page::OpenApiV2 => Answer::Json(200, schema::openapi_v2()),
+            Page::OpenApiV2 => Answer::Raw("application/json", schema::openapi_v2()),
             Page::OpenId => Answer::Json(200, self.access().openid_configuration(&self.options().base)),
             Page::Jwks => Answer::Json(200, self.access().jwks()),
-            Page::Health(of) => self.health(of, query.flag("verbose") == Some(true) && parts.method == Method::GET)?,
+            Page::Health(of) => {
+                self.health(of, query.flag("verbose") == Some(true) && parts.method == Method::GET)?
+            }
         })
     }
 
     fn health(&self, of: &'static str, verbose: bool) -> Result<Answer, Refusal> {
         if of == "readyz" && !self.is_ready() {
-            return Err(Refusal::new(500, "InternalError", "readyz check failed: the first namespaces are not made yet"));
+            return Err(Refusal::new(
+                500,
+                "InternalError",
+                "readyz check failed: the first namespaces are not made yet",
+            ));
         }
-        let words = if verbose { format!("[+]ping ok\n[+]store ok\n{of} check passed\n") } else { "ok".into() };
+        let words =
+            if verbose { format!("[+]ping ok\n[+]store ok\n{of} check passed\n") } else { "ok".into() };
         Ok(Answer::Raw("text/plain; charset=utf-8", words.into()))
     }
 }

@@ -44,7 +44,11 @@ pub(crate) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
 /// The object of a kind, as requests and rules see it.
 pub(crate) fn decode(kind: &Kind, stored: &[u8]) -> Result<Value, Refusal> {
     let object = serde_json::from_slice(stored).map_err(|error| {
-        Refusal::new(500, "InternalError", format!("Internal error occurred: a stored {} is no JSON: {error}", kind.kind))
+        Refusal::new(
+            500,
+            "InternalError",
+            format!("Internal error occurred: a stored {} is no JSON: {error}", kind.kind),
+        )
     })?;
     Ok(dress(kind, object))
 }
@@ -202,9 +206,11 @@ mod tests {
 
     #[test]
     fn items_have_a_type_only_where_upstream_gives_them_one() {
-        for (group, plural, typed) in
-            [("", "pods", false), ("snapshot.storage.k8s.io", "volumesnapshots", true), ("events.k8s.io", "events", false)]
-        {
+        for (group, plural, typed) in [
+            ("", "pods", false),
+            ("snapshot.storage.k8s.io", "volumesnapshots", true),
+            ("events.k8s.io", "events", false),
+        ] {
             let kind = kinds::find(group, "v1", plural).unwrap();
             let mut item = Vec::new();
             write_item(kind, br#"{"metadata":{"name":"x"}}"#, &mut item).unwrap();

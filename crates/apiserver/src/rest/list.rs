@@ -57,7 +57,8 @@ impl Api {
                     continue;
                 }
                 list.objects.push(entry.value);
-                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked) {
+                if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked)
+                {
                     list.token = behind(&prefix, &entry.key, page.revision);
                     return Ok(Answer::List(list));
                 }
@@ -83,7 +84,7 @@ fn list_refusal(error: ListError, at: &At) -> Refusal {
     match (error, at) {
         (ListError::Compacted { .. }, At::Behind(token)) => {
             let mut refusal = Refusal::expired(PAGE_TOO_OLD);
-            refusal.continues = Token { revision: None, ..token.clone() }.text();
+            refusal.details.continues = Token { revision: None, ..token.clone() }.text();
             refusal
         }
         (ListError::Compacted { .. }, _) => Refusal::expired(TOO_OLD),

@@ -100,7 +100,8 @@ mod tests {
     #[test]
     fn released() {
         let deleting = |more: Value| {
-            let mut object = json!({"kind": "Pod", "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+            let mut object =
+                json!({"kind": "Pod", "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
             let metadata = map(&mut object, "metadata");
             metadata.extend(more.as_object().unwrap().clone());
             object

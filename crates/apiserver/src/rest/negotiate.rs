@@ -124,7 +124,9 @@ fn clauses(headers: &HeaderMap) -> Vec<Clause> {
             let media = parts.next().unwrap_or("").to_ascii_lowercase();
             let parameters: Vec<(String, String)> = parts
                 .filter_map(|part| part.split_once('='))
-                .map(|(name, value)| (name.trim().to_ascii_lowercase(), value.trim().trim_matches('"').to_owned()))
+                .map(|(name, value)| {
+                    (name.trim().to_ascii_lowercase(), value.trim().trim_matches('"').to_owned())
+                })
                 .collect();
             let quality = parameters.iter().find(|(name, _)| name == "q");
             let quality = quality.and_then(|(_, value)| value.parse().ok()).unwrap_or(1.0);
@@ -156,7 +158,10 @@ mod tests {
             ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", Some(Shape::Partial)),
             ("application/json;as=Unicorn;g=meta.k8s.io;v=v1,application/json", Some(Shape::Object)),
             ("application/vnd.kubernetes.protobuf,application/json", Some(Shape::Object)),
-            ("application/json;q=0.1,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9", Some(Shape::Table(Include::Metadata))),
+            (
+                "application/json;q=0.1,application/json;as=Table;g=meta.k8s.io;v=v1;q=0.9",
+                Some(Shape::Table(Include::Metadata)),
+            ),
             ("application/vnd.kubernetes.protobuf", None),
             ("application/yaml", None),
             ("application/json;as=Table;g=other;v=v1", None),
@@ -173,7 +178,9 @@ mod tests {
     #[test]
     fn rows_bring_what_is_asked() {
         let headers = headers(ACCEPT, "application/json;as=Table;v=v1;g=meta.k8s.io");
-        for (asked, expected) in [("None", Include::None), ("Object", Include::Object), ("", Include::Metadata)] {
+        for (asked, expected) in
+            [("None", Include::None), ("Object", Include::Object), ("", Include::Metadata)]
+        {
             let query = Query::parse(&format!("includeObject={asked}"));
             assert_eq!(shape(&headers, &query).unwrap(), Shape::Table(expected));
         }

@@ -72,8 +72,7 @@ pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
             ));
         }
         if matching == EXACT && version == "0" {
-            causes
-                .push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+            causes.push(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
         }
     }
     if query.flag("sendInitialEvents").is_some() {
@@ -83,12 +82,14 @@ pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
     let limit = query.number("limit")?.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(0);
     if !token.is_empty() {
         if !matches!(version, "" | "0") {
-            return Err(Refusal::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Refusal::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         return Ok(ListPlan { at: At::Behind(Token::parse(token)?), limit });
     }
-    let revision = revision(version)
-        .map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))?;
+    let revision =
+        revision(version).map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))?;
     Ok(match (revision, matching) {
         (None, _) => ListPlan { at: At::Newest, limit },
         // Whoever takes any state gets it from memory and whole, as from upstream's watch cache.
@@ -135,7 +136,11 @@ pub(crate) fn watch(query: &Query, resource: Resource<'_>) -> Result<WatchPlan, 
         (revision, _) => Start::Behind(revision),
     };
     let timeout = query.number("timeoutSeconds")?.and_then(|seconds| u64::try_from(seconds).ok());
-    Ok(WatchPlan { start, bookmarks, timeout: timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs) })
+    Ok(WatchPlan {
+        start,
+        bookmarks,
+        timeout: timeout.filter(|&seconds| seconds > 0).map(Duration::from_secs),
+    })
 }
 
 /// A version, if it is given; or what is wrong with it, as upstream's language says it.
@@ -273,7 +278,9 @@ pub(crate) fn delete_of(options: &Value) -> Result<DeleteOptions, Refusal> {
 
 fn read(body: &[u8]) -> Result<Asked, Refusal> {
     let asked: Asked = serde_json::from_slice(body).map_err(|error| {
-        Refusal::bad_request(format!("DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"))
+        Refusal::bad_request(format!(
+            "DeleteOptions in version \"v1\" cannot be handled as a DeleteOptions: {error}"
+        ))
     })?;
     match asked.kind.as_deref() {
         None | Some("" | "DeleteOptions") => Ok(asked),

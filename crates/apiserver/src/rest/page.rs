@@ -45,7 +45,9 @@ impl Token {
 
     /// As it comes back.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
-        let invalid = |why: &str| Refusal::bad_request(format!("invalid continue token: continue key is not valid{why}"));
+        let invalid = |why: &str| {
+            Refusal::bad_request(format!("invalid continue token: continue key is not valid{why}"))
+        };
         let bytes = BASE64.decode(text).map_err(|error| invalid(&format!(": {error}")))?;
         let Written { v, rv, start } = serde_json::from_slice(&bytes).map_err(|_| invalid(""))?;
         if v != VERSION {
@@ -76,7 +78,10 @@ mod tests {
     fn tokens_in_upstreams_form() {
         let token = Token::behind("default/a", Some(5));
         let text = token.text();
-        assert_eq!(BASE64.decode(&text).unwrap(), br#"{"v":"meta.k8s.io/v1","rv":5,"start":"default/a\u0000"}"#);
+        assert_eq!(
+            BASE64.decode(&text).unwrap(),
+            br#"{"v":"meta.k8s.io/v1","rv":5,"start":"default/a\u0000"}"#
+        );
         assert_eq!(Token::parse(&text).unwrap(), token);
         assert_eq!(token.after(), "default/a");
         let inconsistent = Token { revision: None, ..token };

@@ -26,10 +26,12 @@ impl Api {
         let kind = target.kind;
         let patch = Patch::parse(media, body)?;
         let schema = schema::of(kind.group, kind.kind).ok_or_else(|| no_schema(kind.kind))?;
-        let twice = if options.fields == FieldValidation::Ignore { Vec::new() } else { schema::duplicates(body) };
+        let twice =
+            if options.fields == FieldValidation::Ignore { Vec::new() } else { schema::duplicates(body) };
         self.change(user, target, options, warnings, &mut |old, told| {
             let patched = apply(schema, old, &patch)?;
-            let conformed = schema.conform(patched.clone()).map_err(|error| unfit(&patch, &patched, &error))?;
+            let conformed =
+                schema.conform(patched.clone()).map_err(|error| unfit(&patch, &patched, &error))?;
             let mut strange = twice.clone();
             strange.extend(conformed.unknown);
             match options.fields {

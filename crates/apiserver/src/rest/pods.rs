@@ -32,7 +32,10 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
     let conflict = |why: String| Err(Refusal::conflict(BINDING, name, &why));
     let uid = meta::uid(binding);
     if !uid.is_empty() && uid != meta::uid(pod) {
-        return conflict(format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(pod)));
+        return conflict(format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            meta::uid(pod)
+        ));
     }
     if meta::is_deleting(pod) {
         return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
@@ -49,7 +52,11 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
     meta::map(&mut pod, "spec").insert("nodeName".into(), target.into());
     for field in ["annotations", "labels"] {
         let Some(Value::Object(more)) = binding.pointer(&format!("/metadata/{field}")) else { continue };
-        let mut all = pod.pointer(&format!("/metadata/{field}")).and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut all = pod
+            .pointer(&format!("/metadata/{field}"))
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         all.extend(more.clone());
         meta::set(&mut pod, field, Value::Object(all));
     }
@@ -69,7 +76,8 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
 
 /// The word of success of what is made and has no state.
 fn made() -> Answer {
-    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    let status =
+        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     Answer::Json(201, status)
 }
 
@@ -163,11 +171,36 @@ mod tests {
         assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
         assert_eq!(condition["observedGeneration"], 1);
         for (pod, binding, code, words) in [
-            (on_node.clone(), binding.clone(), 409, "pods/binding \"p\": pod p is already assigned to node \"n1\""),
-            (pod(json!({}), json!({"deletionTimestamp": "t"})), binding.clone(), 409, "pod p is being deleted"),
-            (pod(json!({"schedulingGates": [{"name": "g"}]}), json!({})), binding.clone(), 409, "schedulingGates"),
-            (free.clone(), json!({"metadata": {"uid": "v"}, "target": {"name": "n"}}), 409, "UID in precondition: v"),
-            (free.clone(), json!({"target": {"kind": "Pod", "name": "n"}}), 422, "target.kind: Unsupported value"),
+            (
+                on_node.clone(),
+                binding.clone(),
+                409,
+                "pods/binding \"p\": pod p is already assigned to node \"n1\"",
+            ),
+            (
+                pod(json!({}), json!({"deletionTimestamp": "t"})),
+                binding.clone(),
+                409,
+                "pod p is being deleted",
+            ),
+            (
+                pod(json!({"schedulingGates": [{"name": "g"}]}), json!({})),
+                binding.clone(),
+                409,
+                "schedulingGates",
+            ),
+            (
+                free.clone(),
+                json!({"metadata": {"uid": "v"}, "target": {"name": "n"}}),
+                409,
+                "UID in precondition: v",
+            ),
+            (
+                free.clone(),
+                json!({"target": {"kind": "Pod", "name": "n"}}),
+                422,
+                "target.kind: Unsupported value",
+            ),
             (free.clone(), json!({"target": {}}), 422, "target.name: Required value"),
         ] {
             let refusal = bound(&pod, &binding, Time(0)).unwrap_err();

@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn parameters() {
-        let query = Query::parse("watch&limit=5&labelSelector=a%20in+(b)&dryRun=All&dryRun=x&bad=%zz&f=False&n=0");
+        let query =
+            Query::parse("watch&limit=5&labelSelector=a%20in+(b)&dryRun=All&dryRun=x&bad=%zz&f=False&n=0");
         assert_eq!(query.flag("watch"), Some(true));
         assert_eq!(query.flag("f"), Some(false));
         assert_eq!(query.flag("n"), Some(false));
@@ -94,7 +95,10 @@ mod tests {
         assert_eq!(query.all("dryRun").collect::<Vec<_>>(), ["All", "x"]);
         assert_eq!(query.text("bad"), "%zz");
         let refusal = query.number("dryRun").unwrap_err();
-        assert_eq!((refusal.code, refusal.message.as_str()), (400, "strconv.ParseInt: parsing \"All\": invalid syntax"));
+        assert_eq!(
+            (refusal.code, refusal.message.as_str()),
+            (400, "strconv.ParseInt: parsing \"All\": invalid syntax")
+        );
     }
 
     #[test]

@@ -27,8 +27,10 @@ pub(crate) fn name(prefix: &str) -> String {
     while !prefix.is_char_boundary(end) {
         end -= 1;
     }
-    let suffix: String =
-        bytes::<SUFFIX>().iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()])).collect();
+    let suffix: String = bytes::<SUFFIX>()
+        .iter()
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]))
+        .collect();
     format!("{}{suffix}", &prefix[..end])
 }
 

@@ -35,8 +35,12 @@ impl Api {
             self.may_delete(user, target, &object)?;
             let (change, last) = match decide(kind, &object, options, self.now())? {
                 Deletion::Wait => return Ok(Answer::Object(code(false, options), entry.value)),
-                Deletion::Mark(next) => (Change::Update(entry.revision, encode::body(kind, &next, self.now())), next),
-                Deletion::Remove(last) => (Change::Delete(entry.revision, encode::body(kind, &last, self.now())), last),
+                Deletion::Mark(next) => {
+                    (Change::Update(entry.revision, encode::body(kind, &next, self.now())), next)
+                }
+                Deletion::Remove(last) => {
+                    (Change::Delete(entry.revision, encode::body(kind, &last, self.now())), last)
+                }
             };
             let gone = matches!(change, Change::Delete(..));
             let stored = if options.dry_run {
@@ -76,10 +80,10 @@ impl Api {
     ) -> Result<Answer, Refusal> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
-        let page = self
-            .store()
-            .list(&encode::prefix(kind, &target.namespace), None, None, 0)
-            .map_err(|error| Refusal::new(500, "InternalError", format!("Internal error occurred: {error}")))?;
+        let page =
+            self.store().list(&encode::prefix(kind, &target.namespace), None, None, 0).map_err(|error| {
+                Refusal::new(500, "InternalError", format!("Internal error occurred: {error}"))
+            })?;
         let mut objects = Vec::new();
         for entry in page.entries {
             let object = encode::decode(kind, &entry.value)?;

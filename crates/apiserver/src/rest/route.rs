@@ -133,7 +133,9 @@ fn target(
 ) -> Result<Target, Refusal> {
     let (namespace, plural, name, subresource) = match rest {
         // What hangs below a namespace object itself, not what lies in it.
-        ["namespaces", name, below @ ("status" | "finalize")] if group.is_empty() => ("", "namespaces", *name, *below),
+        ["namespaces", name, below @ ("status" | "finalize")] if group.is_empty() => {
+            ("", "namespaces", *name, *below)
+        }
         ["namespaces", namespace, plural] => (*namespace, *plural, "", ""),
         ["namespaces", namespace, plural, name] => (*namespace, *plural, *name, ""),
         ["namespaces", namespace, plural, name, subresource] => (*namespace, *plural, *name, *subresource),
@@ -147,7 +149,9 @@ fn target(
     };
     let scoped = kind.namespaced != namespace.is_empty();
     // Names with a slash or the like in them are nobody's: keys are made of them.
-    if [namespace, name].iter().any(|part| !is_segment(part)) || (!scoped && !(kind.namespaced && name.is_empty())) {
+    if [namespace, name].iter().any(|part| !is_segment(part))
+        || (!scoped && !(kind.namespaced && name.is_empty()))
+    {
         return Err(nowhere());
     }
     let verbs = match subresource {
@@ -170,13 +174,7 @@ fn target(
     if !verbs.contains(&verb.as_str()) {
         return Err(not_allowed());
     }
-    Ok(Target {
-        verb,
-        kind,
-        namespace: namespace.into(),
-        name: name.into(),
-        subresource: subresource.into(),
-    })
+    Ok(Target { verb, kind, namespace: namespace.into(), name: name.into(), subresource: subresource.into() })
 }
 
 /// Whether a decoded segment can be part of a key; empty is one.
@@ -226,10 +224,22 @@ mod tests {
             ("GET", "/api/v1/namespaces/a", "Get namespaces /a/"),
             ("GET", "/api/v1/namespaces/a/status", "Get namespaces /a/status"),
             ("PUT", "/api/v1/namespaces/a/finalize", "Update namespaces /a/finalize"),
-            ("GET", "/apis/storage.k8s.io/v1/storageclasses/fast", "Get storageclasses.storage.k8s.io /fast/"),
-            ("PATCH", "/apis/storage.k8s.io/v1/volumeattachments/x/status", "Patch volumeattachments.storage.k8s.io /x/status"),
+            (
+                "GET",
+                "/apis/storage.k8s.io/v1/storageclasses/fast",
+                "Get storageclasses.storage.k8s.io /fast/",
+            ),
+            (
+                "PATCH",
+                "/apis/storage.k8s.io/v1/volumeattachments/x/status",
+                "Patch volumeattachments.storage.k8s.io /x/status",
+            ),
             ("POST", "/api/v1/namespaces/a/serviceaccounts/b/token", "Create serviceaccounts a/b/token"),
-            ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "Create selfsubjectaccessreviews.authorization.k8s.io //"),
+            (
+                "POST",
+                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+                "Create selfsubjectaccessreviews.authorization.k8s.io //",
+            ),
             ("GET", "/api", "CoreVersions"),
             ("GET", "/apis/", "Groups"),
             ("GET", "/apis/storage.k8s.io", "Group(\"storage.k8s.io\")"),

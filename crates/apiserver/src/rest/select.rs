@@ -39,9 +39,4 @@ impl Selection {
                 self.known.iter().find(|(known, _)| known == field).map(|(_, value_of)| value_of(object))
             })
     }
-
-    /// The one name that is selected, if the selector names one.
-    pub(crate) fn name(&self) -> Option<&str> {
-        self.fields.exact("metadata.name")
-    }
 }

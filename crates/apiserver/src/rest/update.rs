@@ -18,7 +18,8 @@ use crate::store::{Change, WriteError};
 /// How often a change is made anew. Each time somebody else got through, so there is progress.
 const TRIES: usize = 30;
 
-pub(super) const CONFLICT: &str = "the object has been modified; please apply your changes to the latest version and try again";
+pub(super) const CONFLICT: &str =
+    "the object has been modified; please apply your changes to the latest version and try again";
 
 /// What an update came to.
 pub(crate) struct Updated {
@@ -55,7 +56,11 @@ impl Api {
             _ => {}
         }
         let there = self.store().get(&encode::key(target.kind, &target.namespace, &target.name)).is_some();
-        if !there && target.kind.create_on_update && target.subresource.is_empty() && meta::uid(&object).is_empty() {
+        if !there
+            && target.kind.create_on_update
+            && target.subresource.is_empty()
+            && meta::uid(&object).is_empty()
+        {
             meta::set(&mut object, "resourceVersion", Value::Null);
             let stored = self.create(user, target, object, options, warnings).await?;
             return Ok(Updated { stored, created: true });
@@ -92,8 +97,11 @@ impl Api {
                 return Ok(encode::stored(kind, &new));
             }
             let body = encode::body(kind, &new, self.now());
-            let change =
-                if released { Change::Delete(entry.revision, body) } else { Change::Update(entry.revision, body) };
+            let change = if released {
+                Change::Delete(entry.revision, body)
+            } else {
+                Change::Update(entry.revision, body)
+            };
             match self.store().write(key.clone(), change).await {
                 Ok(entry) => return Ok(entry.value),
                 // If the change names the version that it rests on, the next look refuses it.
@@ -117,14 +125,15 @@ impl Api {
         same_object(kind, &target.name, &mut new, old)?;
         let lookup = self.objects();
         let subresource = target.subresource.as_str();
-        let admission = Admission { operation: Operation::Update, subresource, old: Some(old), lookup: &lookup };
+        let admission =
+            Admission { operation: Operation::Update, subresource, old: Some(old), lookup: &lookup };
         if subresource != "finalize" {
             (kind.admit)(&mut new, &admission)?;
         }
         meta::keep(&mut new, old, &["generation"]);
         let causes = match subresource {
             "status" => {
-                (kind.on_status)(&mut new, old);
+                (kind.on_status)(&mut new, old, self.now());
                 system_fields(&mut new, old);
                 kind.invalid_on_status(&new, old)
             }
@@ -139,7 +148,7 @@ impl Api {
                 Vec::new()
             }
             _ => {
-                (kind.on_update)(&mut new, old);
+                (kind.on_update)(&mut new, old, self.now());
                 system_fields(&mut new, old);
                 kind.invalid_on_update(&new, old)
             }
@@ -158,13 +167,17 @@ impl Api {
 fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<(), Refusal> {
     let uid = meta::uid(new);
     if !uid.is_empty() && uid != meta::uid(old) {
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(old));
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            meta::uid(old)
+        );
         return Err(Refusal::conflict(kind.resource(), name, &why));
     }
     match meta::version(new) {
         "" | "0" if kind.unconditional_update => {}
         "" | "0" => {
-            let cause = Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
+            let cause =
+                Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
             let cause = Cause { message: cause.message.replace("value: 0:", "value: 0x0:"), ..cause };
             return Err(Refusal::invalid(kind.group, kind.plural, name, vec![cause]));
         }
@@ -204,7 +217,11 @@ mod tests {
             (claims, json!({"uid": "u", "resourceVersion": "3"}), None),
             (claims, json!({"resourceVersion": "2"}), Some((409, "the object has been modified"))),
             (claims, json!({"uid": "v"}), Some((409, "UID in precondition: v, UID in object meta: u"))),
-            (leases, json!({}), Some((422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update"))),
+            (
+                leases,
+                json!({}),
+                Some((422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")),
+            ),
         ] {
             let mut new = json!({"metadata": metadata});
             match (same_object(kind, "x", &mut new, &old), expected) {

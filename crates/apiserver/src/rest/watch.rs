@@ -73,7 +73,8 @@ impl Api {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
         let Ok(turn) = self.watches().try_acquire_owned() else {
-            let mut refusal = Refusal::new(429, "TooManyRequests", "there are too many watches: try again later");
+            let mut refusal =
+                Refusal::new(429, "TooManyRequests", "there are too many watches: try again later");
             refusal.details.retry_after_seconds = Some(1);
             return Err(refusal);
         };
@@ -94,18 +95,21 @@ impl Api {
         };
         let lasts = plan.timeout.unwrap_or_else(|| LASTS.mul_f64(1.0 + random::fraction()));
         let lines = Lines { kind, selection, look, columns: true };
-        let stream = Stream::new(watch, lines, from, initial, plan.bookmarks, marked, Instant::now() + lasts, turn);
+        let stream =
+            Stream::new(watch, lines, from, initial, plan.bookmarks, marked, Instant::now() + lasts, turn);
         Ok(Answer::Whole(stream.response()))
     }
 }
 
 fn too_old(from: Revision, error: ListError) -> Refusal {
     match error {
-        ListError::Compacted { oldest } => Refusal::expired(format!("too old resource version: {from} ({oldest})")),
-        // No client can know it from here: it comes from another store, and has to list anew.
-        ListError::Future { current } => {
-            Refusal::expired(format!("resource version {from} is not of this store, which is at {current}: list again"))
+        ListError::Compacted { oldest } => {
+            Refusal::expired(format!("too old resource version: {from} ({oldest})"))
         }
+        // No client can know it from here: it comes from another store, and has to list anew.
+        ListError::Future { current } => Refusal::expired(format!(
+            "resource version {from} is not of this store, which is at {current}: list again"
+        )),
     }
 }
 
@@ -126,11 +130,7 @@ pub(crate) struct Lines {
 
 impl Lines {
     /// Adds what the watcher is told of a write, if anything.
-    fn event(
-        &mut self,
-        event: &crate::store::Event,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    fn event(&mut self, event: &crate::store::Event, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let now = (!event.deleted).then_some(&event.value);
         let (told, object) = if self.selection.is_all() {
             (tell(event.previous.as_ref().map(|_| true), now.map(|_| true)), None)
@@ -189,9 +189,14 @@ impl Lines {
                 json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
             }
             Shape::Partial => table::partial(&json!({"metadata": metadata})),
-            Shape::Table(include) => {
-                table::table(self.kind, &[], json!({"resourceVersion": revision.to_string()}), include, false, super::now())
-            }
+            Shape::Table(include) => table::table(
+                self.kind,
+                &[],
+                json!({"resourceVersion": revision.to_string()}),
+                include,
+                false,
+                super::now(),
+            ),
         };
         out.extend_from_slice(json!({"type": "BOOKMARK", "object": object}).to_string().as_bytes());
         out.push(b'\n');

@@ -108,8 +108,6 @@ impl Conforming {
                     self.unknown.push(format!("unknown field {}", quoted(&self.path)));
                 }
                 None => {}
-                // Who applies what to which field is not kept.
-                Some(field) if field.name == "managedFields" => {}
                 Some(_) if value.is_null() => {}
                 Some(field) => {
                     let within = self.within.replace(schema.go_name());
@@ -117,7 +115,8 @@ impl Conforming {
                     let value = self.field(field, value)?;
                     self.fields.pop();
                     self.within = within;
-                    if let Some(value) = value {
+                    // Who applies what to which field is not kept.
+                    if let (Some(value), false) = (value, key == "managedFields") {
                         object.insert(key, value);
                     }
                 }
@@ -143,6 +142,7 @@ impl Conforming {
         };
         Ok(match (field.held, &field.kind) {
             (Held::Omitted, _) if is_empty => None,
+            (_, Type::Time | Type::MicroTime) if value.is_null() => None,
             // As it comes back from where upstream stores it; `fill` writes the null.
             (Held::Filled, Type::List(_) | Type::Map(_)) if is_empty => None,
             _ => Some(value),
@@ -169,12 +169,12 @@ impl Conforming {
                 None => Err(self.wrong(&Value::Number(number), go, "integer")),
             },
             (Type::Time, Value::String(text)) => {
-                time::seconds(&text).map(Value::String).map_err(TypeError::Native)
+                time::seconds(&text).map(Value::from).map_err(TypeError::Native)
             }
             (Type::MicroTime, Value::String(text)) => {
-                time::micros(&text).map(Value::String).map_err(TypeError::Native)
+                time::micros(&text).map(Value::from).map_err(TypeError::Native)
             }
-            (Type::Time | Type::MicroTime, other) => Err(plain_wrong(&other, "string")),
+            (Type::Time | Type::MicroTime, other) => Err(self.wrong(&other, "string", "string")),
             (Type::Stamp, Value::String(text)) => {
                 if time::is_stamp(&text) {
                     Ok(text.into())
@@ -187,9 +187,9 @@ impl Conforming {
             (Type::IntOrString, value @ Value::String(_)) => Ok(value),
             (Type::IntOrString, Value::Number(number)) => match number.as_i64() {
                 Some(whole) if self.custom || i32::try_from(whole).is_ok() => Ok(whole.into()),
-                _ => Err(plain_wrong(&Value::Number(number), "int32")),
+                _ => Err(self.wrong(&Value::Number(number), "int32", "integer")),
             },
-            (Type::IntOrString, other) => Err(plain_wrong(&other, "int32")),
+            (Type::IntOrString, other) => Err(self.wrong(&other, "int32", "integer")),
             (Type::List(kind), Value::Array(list)) => {
                 let go = go.strip_prefix("[]").map_or_else(|| go_type(kind), Cow::Borrowed);
                 let length = self.path.len();
@@ -202,7 +202,10 @@ impl Conforming {
                 Ok(out.into())
             }
             (Type::Map(kind), Value::Object(map)) => {
-                let go = go_type(kind);
+                let go = match go.strip_prefix("map[").and_then(|go| go.split_once(']')) {
+                    Some((_, go)) => go.into(),
+                    None => go_type(kind),
+                };
                 let length = self.path.len();
                 let mut out = Map::new();
                 for (key, value) in map {
@@ -274,6 +277,10 @@ fn quantity(text: &str) -> Result<Value, TypeError> {
         return Ok(quantity.to_string().into());
     }
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    // To Go a unit alone is none of it.
+    if !unsigned.is_empty() && format!("0{unsigned}").parse::<Quantity>().is_ok() {
+        return Ok("0".into());
+    }
     let suffix = unsigned.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let number = &unsigned[..unsigned.len() - suffix.len()];
     let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
@@ -286,11 +293,6 @@ fn quantity(text: &str) -> Result<Value, TypeError> {
         "unable to parse numeric part of quantity"
     };
     Err(TypeError::Native(why.to_owned()))
-}
-
-/// Go's error for a type that reads its JSON itself, and so does not know of what field it is.
-fn plain_wrong(value: &Value, go: &str) -> TypeError {
-    TypeError::Native(format!("json: cannot unmarshal {} into Go value of type {go}", go_kind(value, go)))
 }
 
 /// What Go calls a JSON value that does not fit this type; numbers are told where only their size is wrong.

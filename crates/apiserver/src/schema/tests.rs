@@ -126,11 +126,26 @@ fn writes_what_go_writes() {
             json!({"metadata": {"name": "e"}, "involvedObject": {}, "source": {}, "firstTimestamp": null, "lastTimestamp": null,
                 "eventTime": null, "reportingComponent": "", "reportingInstance": ""}),
         ),
+        // Go's zero is null, and a comma is a point.
+        (
+            "Pod",
+            json!({"metadata": {"creationTimestamp": "0001-01-01T00:00:00Z"}, "status": {
+                "startTime": "2026-01-02T03:04:05,75+00:30", "conditions": [{"lastProbeTime": "0001-01-01T00:00:00Z"}]}}),
+            json!({"metadata": {}, "spec": {"containers": null}, "status": {
+                "startTime": "2026-01-02T02:34:05Z",
+                "conditions": [{"type": "", "status": "", "lastProbeTime": null, "lastTransitionTime": null}]}}),
+        ),
+        // Required by k8s-openapi, but not to Go.
+        (
+            "ServiceAccount",
+            json!({"imagePullSecrets": [{}]}),
+            json!({"metadata": {}, "imagePullSecrets": [{}]}),
+        ),
         // Quantities.
         (
             "PersistentVolume",
-            json!({"spec": {"capacity": {"storage": "1024Mi", "a": 5, "b": "0.5", "c": "1e3"}}}),
-            json!({"metadata": {}, "spec": {"capacity": {"storage": "1Gi", "a": "5", "b": "500m", "c": "1e3"}}, "status": {}}),
+            json!({"spec": {"capacity": {"storage": "1024Mi", "a": 5, "b": "0.5", "c": "1e3", "d": "Gi"}}}),
+            json!({"metadata": {}, "spec": {"capacity": {"storage": "1Gi", "a": "5", "b": "500m", "c": "1e3", "d": "0"}}, "status": {}}),
         ),
         // Custom kinds stay as they are.
         (
@@ -239,7 +254,7 @@ fn tells_of_values_that_do_not_fit() {
         (
             "PersistentVolumeClaim",
             json!({"metadata": {"creationTimestamp": 5}}),
-            "json: cannot unmarshal number into Go value of type string",
+            "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.creationTimestamp of type string",
         ),
     ];
     for (name, object, words) in cases {

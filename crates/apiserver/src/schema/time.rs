@@ -5,17 +5,17 @@ use std::fmt::Write as _;
 const SECONDS: &str = "2006-01-02T15:04:05Z07:00";
 const MICROS: &str = "2006-01-02T15:04:05.000000Z07:00";
 
-/// RFC 3339, in UTC and whole seconds. The error is Go's.
-pub(super) fn seconds(text: &str) -> Result<String, String> {
-    let moment = parse(text, SECONDS, None)?;
-    Ok(write(moment).map_or_else(|| text.to_owned(), |(seconds, _)| format!("{seconds}Z")))
+/// RFC 3339, in UTC and whole seconds. Nothing for Go's zero, which it writes as null. The error is Go's.
+pub(super) fn seconds(text: &str) -> Result<Option<String>, String> {
+    let written = write(parse(text, SECONDS, None)?);
+    Ok(written.map(|(seconds, _)| format!("{seconds}Z")))
 }
 
-/// RFC 3339, in UTC and with exactly six digits after the point, which have to be there. The error is Go's.
-pub(super) fn micros(text: &str) -> Result<String, String> {
-    let moment = parse(text, MICROS, Some(6))?;
-    Ok(write(moment)
-        .map_or_else(|| text.to_owned(), |(seconds, nanos)| format!("{seconds}.{:06}Z", nanos / 1000)))
+/// RFC 3339, in UTC and with exactly six digits after the point, which have to be there. Nothing for Go's zero, which
+/// it writes as null. The error is Go's.
+pub(super) fn micros(text: &str) -> Result<Option<String>, String> {
+    let written = write(parse(text, MICROS, Some(6))?);
+    Ok(written.map(|(seconds, nanos)| format!("{seconds}.{:06}Z", nanos / 1000)))
 }
 
 /// Whether it is RFC 3339.
@@ -23,13 +23,15 @@ pub(super) fn is_stamp(text: &str) -> bool {
     parse(text, SECONDS, None).is_ok()
 }
 
+/// Seconds without a zone, and nanoseconds; none for the beginning of time.
 fn write(moment: jiff::Timestamp) -> Option<(String, i32)> {
     // Towards the past, as Go cuts; jiff counts from zero in both directions.
     let nanos = moment.as_nanosecond().rem_euclid(1_000_000_000);
     let whole = jiff::Timestamp::from_nanosecond(moment.as_nanosecond() - nanos).ok()?;
     let mut text = String::new();
     write!(text, "{whole}").ok()?;
-    Some((text.strip_suffix('Z')?.to_owned(), i32::try_from(nanos).ok()?))
+    let text = text.strip_suffix('Z').filter(|text| *text != "0001-01-01T00:00:00")?;
+    Some((text.to_owned(), i32::try_from(nanos).ok()?))
 }
 
 /// `digits`: so many after the point, neither more nor less; otherwise any number, or none.
@@ -48,7 +50,7 @@ fn parse(text: &str, layout: &str, digits: Option<usize>) -> Result<jiff::Timest
         rest = &rest[part.len()..];
     }
     let fraction =
-        rest.strip_prefix('.').map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
+        rest.strip_prefix(['.', ',']).map_or(0, |rest| rest.bytes().take_while(u8::is_ascii_digit).count());
     match digits {
         Some(wanted) if fraction < wanted => return Err(fail(rest, ".000000")),
         Some(wanted) => rest = &rest[wanted + 1..],
@@ -68,11 +70,11 @@ fn parse(text: &str, layout: &str, digits: Option<usize>) -> Result<jiff::Timest
         return Err(out_of_range("second"));
     }
     // Beyond the ninth digit there is nothing that either of us keeps.
-    let clipped = match fraction {
-        10.. => format!("{}{}", &text[..29], &text[20 + fraction..]),
-        _ => text.to_owned(),
+    let plain = match fraction {
+        0 => text.to_owned(),
+        _ => format!("{}.{}{}", &text[..19], &text[20..20 + fraction.min(9)], &text[20 + fraction..]),
     };
-    clipped.parse().map_err(|_| match (&text[5..7], &text[11..13], &text[14..16]) {
+    plain.parse().map_err(|_| match (&text[5..7], &text[11..13], &text[14..16]) {
         (month, ..) if !("01"..="12").contains(&month) => out_of_range("month"),
         (_, hour, _) if hour >= "24" => out_of_range("hour"),
         (.., minute) if minute >= "60" => out_of_range("minute"),

@@ -19,11 +19,18 @@ impl FieldSelector {
     /// Reads a selector. Whether a kind has its fields is [`check`](Self::check)'s.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         let mut terms = Vec::new();
-        for part in split(text).into_iter().filter(|part| !part.is_empty()) {
+        let mut parts = split(text);
+        // So that of several mistakes the same one is told as upstream tells.
+        parts.sort_unstable();
+        for part in parts.into_iter().filter(|part| !part.is_empty()) {
             let (field, equal, value) = operator(part).ok_or_else(|| {
                 Refusal::bad_request(format!("invalid selector: '{text}'; can't understand '{part}'"))
             })?;
-            terms.push(Term { field: field.to_owned(), value: unescape(value)?, equal });
+            let term = Term { field: field.to_owned(), value: unescape(value)?, equal };
+            // Nothing compared with nothing takes all, whichever way.
+            if !term.field.is_empty() || !term.value.is_empty() {
+                terms.push(term);
+            }
         }
         Ok(Self { terms })
     }

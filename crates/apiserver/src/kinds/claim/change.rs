@@ -4,42 +4,8 @@ use serde_json::Value;
 use wharf_model::Quantity;
 
 use super::spec::{self, Leave};
-use crate::kinds::go::{self, LABEL_SELECTOR, Shape};
-use crate::kinds::{json, meta, names, volume::BETA_CLASS};
+use crate::kinds::{go, json, meta, names, volume::BETA_CLASS};
 use crate::status::Cause;
-
-const SPEC: Shape = Shape::Struct(&[
-    ("AccessModes", "accessModes", Shape::Any),
-    ("Selector", "selector", LABEL_SELECTOR),
-    (
-        "Resources",
-        "resources",
-        Shape::Struct(&[("Limits", "limits", Shape::Any), ("Requests", "requests", Shape::Any)]),
-    ),
-    ("VolumeName", "volumeName", Shape::Text),
-    ("StorageClassName", "storageClassName", Shape::Any),
-    ("VolumeMode", "volumeMode", Shape::Any),
-    (
-        "DataSource",
-        "dataSource",
-        Shape::Pointer(&Shape::Struct(&[
-            ("APIGroup", "apiGroup", Shape::Any),
-            ("Kind", "kind", Shape::Text),
-            ("Name", "name", Shape::Text),
-        ])),
-    ),
-    (
-        "DataSourceRef",
-        "dataSourceRef",
-        Shape::Pointer(&Shape::Struct(&[
-            ("APIGroup", "apiGroup", Shape::Any),
-            ("Kind", "kind", Shape::Text),
-            ("Name", "name", Shape::Text),
-            ("Namespace", "namespace", Shape::Any),
-        ])),
-    ),
-    ("VolumeAttributesClassName", "volumeAttributesClassName", Shape::Any),
-]);
 
 const CLASS: &str = "storageClassName";
 const ATTRIBUTES: &str = "volumeAttributesClassName";
@@ -96,7 +62,7 @@ pub(super) fn validate(claim: &Value, old: &Value) -> Vec<Cause> {
     if new_spec != old_spec {
         let detail = format!(
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",
-            go::difference(&old_spec, &new_spec, &SPEC)
+            go::difference(&old_spec, &new_spec, "PersistentVolumeClaimSpec")
         );
         causes.push(Cause::forbidden("spec", &detail));
     }

@@ -1,8 +1,7 @@
-//! What a volume is made of: the rules, and how messages print it.
+//! What a volume is made of.
 
 use serde_json::Value;
 
-use crate::kinds::go::Shape;
 use crate::kinds::{csi_node, json, meta, names};
 use crate::status::Cause;
 
@@ -31,86 +30,6 @@ pub(super) const SOURCES: [(&str, &str); 22] = [
     ("storageos", "storageos"),
     ("csi", "csi"),
 ];
-
-const SECRET: Shape =
-    Shape::Pointer(&Shape::Struct(&[("Name", "name", Shape::Text), ("Namespace", "namespace", Shape::Text)]));
-
-/// What is left of in-tree volumes is printed as the API has it.
-pub(in crate::kinds) const SOURCE: Shape = Shape::Struct(&[
-    ("GCEPersistentDisk", "gcePersistentDisk", Shape::Any),
-    ("AWSElasticBlockStore", "awsElasticBlockStore", Shape::Any),
-    (
-        "HostPath",
-        "hostPath",
-        Shape::Pointer(&Shape::Struct(&[("Path", "path", Shape::Text), ("Type", "type", Shape::Any)])),
-    ),
-    ("Glusterfs", "glusterfs", Shape::Any),
-    (
-        "NFS",
-        "nfs",
-        Shape::Pointer(&Shape::Struct(&[
-            ("Server", "server", Shape::Text),
-            ("Path", "path", Shape::Text),
-            ("ReadOnly", "readOnly", Shape::Flag),
-        ])),
-    ),
-    ("RBD", "rbd", Shape::Any),
-    ("Quobyte", "quobyte", Shape::Any),
-    ("ISCSI", "iscsi", Shape::Any),
-    ("FlexVolume", "flexVolume", Shape::Any),
-    ("Cinder", "cinder", Shape::Any),
-    ("CephFS", "cephfs", Shape::Any),
-    ("FC", "fc", Shape::Any),
-    ("Flocker", "flocker", Shape::Any),
-    ("AzureFile", "azureFile", Shape::Any),
-    ("VsphereVolume", "vsphereVolume", Shape::Any),
-    ("AzureDisk", "azureDisk", Shape::Any),
-    ("PhotonPersistentDisk", "photonPersistentDisk", Shape::Any),
-    ("PortworxVolume", "portworxVolume", Shape::Any),
-    ("ScaleIO", "scaleIO", Shape::Any),
-    (
-        "Local",
-        "local",
-        Shape::Pointer(&Shape::Struct(&[("Path", "path", Shape::Text), ("FSType", "fsType", Shape::Any)])),
-    ),
-    ("StorageOS", "storageos", Shape::Any),
-    (
-        "CSI",
-        "csi",
-        Shape::Pointer(&Shape::Struct(&[
-            ("Driver", "driver", Shape::Text),
-            ("VolumeHandle", "volumeHandle", Shape::Text),
-            ("ReadOnly", "readOnly", Shape::Flag),
-            ("FSType", "fsType", Shape::Text),
-            ("VolumeAttributes", "volumeAttributes", Shape::Any),
-            ("ControllerPublishSecretRef", "controllerPublishSecretRef", SECRET),
-            ("NodeStageSecretRef", "nodeStageSecretRef", SECRET),
-            ("NodePublishSecretRef", "nodePublishSecretRef", SECRET),
-            ("ControllerExpandSecretRef", "controllerExpandSecretRef", SECRET),
-            ("NodeExpandSecretRef", "nodeExpandSecretRef", SECRET),
-        ])),
-    ),
-]);
-
-const REQUIREMENTS: Shape = Shape::List(&Shape::Struct(&[
-    ("Key", "key", Shape::Text),
-    ("Operator", "operator", Shape::Text),
-    ("Values", "values", Shape::Any),
-]));
-
-/// Which nodes can use a volume.
-pub(in crate::kinds) const AFFINITY: Shape = Shape::Pointer(&Shape::Struct(&[(
-    "Required",
-    "required",
-    Shape::Pointer(&Shape::Struct(&[(
-        "NodeSelectorTerms",
-        "nodeSelectorTerms",
-        Shape::List(&Shape::Struct(&[
-            ("MatchExpressions", "matchExpressions", REQUIREMENTS),
-            ("MatchFields", "matchFields", REQUIREMENTS),
-        ])),
-    )])),
-)]));
 
 pub(super) fn validate(spec: &Value, field: &str, is_inline: bool) -> Vec<Cause> {
     let mut causes = Vec::new();

@@ -176,15 +176,23 @@ pub(super) fn check_order(elements: Elements, patch: &[Value], order: &[Value]) 
     }
     let key = elements.merge.unwrap_or_default();
     let mut rest = order.iter();
-    for element in patch.iter().filter(|element| element.get(PATCH).is_none()) {
-        let text = text_of(element, key)?;
-        let mut found = false;
-        for wanted in rest.by_ref() {
-            if text_of(wanted, key)? == text {
-                found = true;
-                break;
+    for element in
+        patch.iter().filter(|element| element.get(PATCH).is_none_or(|directive| directive != "delete"))
+    {
+        let found = match element.get(PATCH) {
+            // It stands for no element, but upstream wants it before the last one.
+            Some(_) => !rest.as_slice().is_empty(),
+            None => {
+                let mut found = false;
+                for wanted in rest.by_ref() {
+                    if text_of(wanted, key)? == text_of(element, key)? {
+                        found = true;
+                        break;
+                    }
+                }
+                found
             }
-        }
+        };
         if !found {
             let (patch, order) = (go_words(&patch.into()), go_words(&order.into()));
             return Err(Error::Other(format!(
@@ -193,4 +201,22 @@ pub(super) fn check_order(elements: Elements, patch: &[Value], order: &[Value]) 
         }
     }
     Ok(())
+}
+
+/// The places of old by which a list with `$setElementOrder` is arranged: those that are left after deletions, and in
+/// the places that became free the first ones that are new. It is what upstream's slices make of it.
+pub(super) fn places(elements: Elements, original: &[Value], patch: &[Value]) -> Vec<Value> {
+    let key = elements.merge.unwrap_or_default();
+    let text = |element: &Value| element.get(key).map(Value::to_string);
+    let (deleted, given): (Vec<&Value>, Vec<&Value>) =
+        patch.iter().partition(|element| element.get(PATCH).is_some_and(|directive| directive == "delete"));
+    let gone: HashSet<String> = deleted.into_iter().filter_map(text).collect();
+    let stays = |element: &&Value| text(element).is_none_or(|text| !gone.contains(&text));
+    let left: Vec<Value> = original.iter().filter(stays).cloned().collect();
+    let known: HashSet<String> = left.iter().filter_map(text).collect();
+    let is_new = |element: &&Value| text(element).is_some_and(|text| !known.contains(&text));
+    let free = original.len() - left.len();
+    let new =
+        given.into_iter().filter(|element| element.get(PATCH).is_none()).filter(is_new).take(free).cloned();
+    left.iter().cloned().chain(new).collect()
 }

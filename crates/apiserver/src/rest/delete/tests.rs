@@ -64,9 +64,14 @@ fn preconditions() {
     let claims = kind("persistentvolumeclaims");
     for (uid, version, words) in [
         (Some("v"), None, "the UID in the precondition (v) does not match the UID in record (u)"),
-        (None, Some("4"), "the ResourceVersion in the precondition (4) does not match the ResourceVersion in record (3)"),
+        (
+            None,
+            Some("4"),
+            "the ResourceVersion in the precondition (4) does not match the ResourceVersion in record (3)",
+        ),
     ] {
-        let options = DeleteOptions { uid: uid.map(Into::into), version: version.map(Into::into), ..options(None) };
+        let options =
+            DeleteOptions { uid: uid.map(Into::into), version: version.map(Into::into), ..options(None) };
         let refusal = decide(claims, &object(json!({})), &options, NOW).unwrap_err();
         assert_eq!((refusal.code, refusal.reason), (409, "Conflict"));
         let start = "Operation cannot be fulfilled on PersistentVolumeClaim \"x\": ";
@@ -102,10 +107,17 @@ fn a_pod_on_a_node_gets_its_time() {
             Deletion::Wait => panic!("it had not begun"),
         };
         assert_eq!((meta::grace(&decided), stayed), (Some(seconds), stays), "{node} {phase} {asked:?}");
-        assert_eq!(meta::text(&decided, "/metadata/deletionTimestamp"), NOW.plus(Duration::from_secs(seconds as u64)).to_string());
+        assert_eq!(
+            meta::text(&decided, "/metadata/deletionTimestamp"),
+            NOW.plus(Duration::from_secs(seconds as u64)).to_string()
+        );
     }
     // It may only become shorter.
-    let running = pod("n", "Running", json!({"deletionTimestamp": "1970-01-01T00:17:10Z", "deletionGracePeriodSeconds": 30}));
+    let running = pod(
+        "n",
+        "Running",
+        json!({"deletionTimestamp": "1970-01-01T00:17:10Z", "deletionGracePeriodSeconds": 30}),
+    );
     assert_eq!(decide(&running, None), Deletion::Wait);
     assert_eq!(decide(&running, Some(30)), Deletion::Wait);
     assert_eq!(decide(&running, Some(60)), Deletion::Wait);

@@ -27,8 +27,16 @@ fn lists() {
 fn lists_that_make_no_sense() {
     for (query, code, words) in [
         ("resourceVersionMatch=Exact", 422, "forbidden unless resourceVersion is provided"),
-        ("resourceVersionMatch=Exact&resourceVersion=0", 422, "\"exact\" is forbidden for resourceVersion \"0\""),
-        ("resourceVersionMatch=x&resourceVersion=1", 422, "supported values: \"Exact\", \"NotOlderThan\", \"\""),
+        (
+            "resourceVersionMatch=Exact&resourceVersion=0",
+            422,
+            "\"exact\" is forbidden for resourceVersion \"0\"",
+        ),
+        (
+            "resourceVersionMatch=x&resourceVersion=1",
+            422,
+            "supported values: \"Exact\", \"NotOlderThan\", \"\"",
+        ),
         ("resourceVersionMatch=NotOlderThan&resourceVersion=1&continue=x", 422, "forbidden when continue"),
         ("sendInitialEvents=true", 422, "sendInitialEvents is forbidden for list"),
         ("resourceVersion=x", 400, "invalid resource version: strconv.ParseUint: parsing \"x\""),
@@ -49,10 +57,22 @@ fn watches() {
         ("", state(0, false), false),
         ("resourceVersion=0", state(0, false), false),
         ("resourceVersion=9&allowWatchBookmarks=true", Start::Behind(9), true),
-        ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1", state(0, true), true),
-        ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=4", state(4, false), false),
+        (
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1",
+            state(0, true),
+            true,
+        ),
+        (
+            "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=4",
+            state(4, false),
+            false,
+        ),
         ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan", Start::Now, false),
-        ("sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4", Start::Behind(4), false),
+        (
+            "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion=4",
+            Start::Behind(4),
+            false,
+        ),
     ] {
         let plan = watch(&Query::parse(query), PODS).unwrap();
         assert_eq!(plan, WatchPlan { start, bookmarks, timeout: None }, "{query}");
@@ -66,7 +86,10 @@ fn watches_that_make_no_sense() {
         ("sendInitialEvents=true", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"),
         ("resourceVersionMatch=NotOlderThan", "forbidden for watch unless sendInitialEvents is provided"),
         ("resourceVersionMatch=Exact&sendInitialEvents=true", "supported values: \"NotOlderThan\""),
-        ("resourceVersion=x", "pods \"\" is invalid: resourceVersion: Invalid value: \"x\": strconv.ParseUint"),
+        (
+            "resourceVersion=x",
+            "pods \"\" is invalid: resourceVersion: Invalid value: \"x\": strconv.ParseUint",
+        ),
     ] {
         let refusal = watch(&Query::parse(query), PODS).unwrap_err();
         assert_eq!(refusal.code, 422, "{query}");
@@ -83,12 +106,25 @@ fn writes() {
         ("dryRun=&fieldValidation=Ignore", false, Ignore),
         ("fieldManager=kubectl&fieldValidation=Warn", false, Warn),
     ] {
-        assert_eq!(write(&Query::parse(query), "CreateOptions").unwrap(), WriteOptions { dry_run, fields }, "{query}");
+        assert_eq!(
+            write(&Query::parse(query), "CreateOptions").unwrap(),
+            WriteOptions { dry_run, fields },
+            "{query}"
+        );
     }
     for (query, words) in [
-        ("dryRun=x", "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: []string{\"x\"}: supported values: \"All\""),
-        ("fieldValidation=x", "fieldValidation: Unsupported value: \"x\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""),
-        (&format!("fieldManager={}", "x".repeat(129)), "fieldManager: Too long: may not be more than 128 bytes"),
+        (
+            "dryRun=x",
+            "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: []string{\"x\"}: supported values: \"All\"",
+        ),
+        (
+            "fieldValidation=x",
+            "fieldValidation: Unsupported value: \"x\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\"",
+        ),
+        (
+            &format!("fieldManager={}", "x".repeat(129)),
+            "fieldManager: Too long: may not be more than 128 bytes",
+        ),
     ] {
         let refusal = write(&Query::parse(query), "CreateOptions").unwrap_err();
         assert!(refusal.message.contains(words), "{query}: {refusal}");
@@ -121,7 +157,11 @@ fn deletions() {
         (json!({"kind": "Pod"}), 400, "cannot be converted to DeleteOptions"),
         (json!({"gracePeriodSeconds": "x"}), 400, "cannot be handled as a DeleteOptions"),
         (json!({"dryRun": ["x"]}), 422, "dryRun: Unsupported value"),
-        (json!({"propagationPolicy": "x"}), 422, "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""),
+        (
+            json!({"propagationPolicy": "x"}),
+            422,
+            "supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\"",
+        ),
         (json!({"propagationPolicy": "Orphan", "orphanDependents": true}), 422, "cannot be both set"),
     ] {
         let refusal = delete(body.to_string().as_bytes(), &Query::default()).unwrap_err();

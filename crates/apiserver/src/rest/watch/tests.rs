@@ -31,11 +31,16 @@ fn lines(selector: &str, shape: Shape) -> Lines {
 
 fn config(revision: u64, color: &str) -> Bytes {
     let revision = revision.to_string();
-    json!({"metadata": {"name": "x", "resourceVersion": revision, "labels": {"color": color}}}).to_string().into()
+    json!({"metadata": {"name": "x", "resourceVersion": revision, "labels": {"color": color}}})
+        .to_string()
+        .into()
 }
 
 fn said(out: &[u8]) -> Vec<Value> {
-    out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_slice(line).unwrap()).collect()
+    out.split(|byte| *byte == b'\n')
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect()
 }
 
 #[test]
@@ -65,8 +70,10 @@ fn an_object_that_leaves_the_selection_is_told_as_it_was() {
             (of("/type"), of("/object/metadata/resourceVersion"), of("/object/metadata/labels/color"))
         })
         .collect();
-    let expected = [("ADDED", "2", "red"), ("MODIFIED", "3", "red"), ("DELETED", "4", "red"), ("DELETED", "7", "red")];
-    let expected: Vec<_> = expected.iter().map(|(a, b, c)| (a.to_string(), b.to_string(), c.to_string())).collect();
+    let expected =
+        [("ADDED", "2", "red"), ("MODIFIED", "3", "red"), ("DELETED", "4", "red"), ("DELETED", "7", "red")];
+    let expected: Vec<_> =
+        expected.iter().map(|(a, b, c)| (a.to_string(), b.to_string(), c.to_string())).collect();
     assert_eq!(said, expected);
 }
 

@@ -111,8 +111,13 @@ impl Components {
     fn property(&mut self, schema: &Schema, field: &'static Field) -> Value {
         let by_value = field.held == Held::Filled && !schema.custom;
         let mut out = self.value(&field.kind, by_value, schema.custom, field);
-        if !field.doc.is_empty() {
-            out["description"] = field.doc.into();
+        let mut doc = field.doc.to_owned();
+        if let (Type::Text, false, false) = (&field.kind, schema.custom, field.values.is_empty()) {
+            let values: Vec<String> = field.values.iter().map(|value| format!(" - `{value:?}`")).collect();
+            doc = format!("{doc}\n\nPossible enum values:\n{}", values.join("\n"));
+        }
+        if !doc.is_empty() {
+            out["description"] = doc.into();
         }
         if let (Type::List(_), false) = (&field.kind, schema.custom) {
             let (list, keys): (&str, Vec<&str>) = match (field.list, field.merge) {

@@ -61,20 +61,20 @@ struct Subject {
     strategic: bool,
     /// References.
     object: Value,
-    list: Value,
+    list: Option<Value>,
     options: Value,
     patch: Value,
 }
 
 /// All paths of a kind.
 pub(super) fn add(paths: &mut Map<String, Value>, kind: &'static Kind, components: &mut Components) {
-    let Some(subject) = subject(kind.group, kind.kind, components) else { return };
+    let Some(subject) = subject(kind.group, kind.kind, kind.verbs, components) else { return };
     let all = format!("/{}/{}", root(kind), kind.plural);
     let collection = match kind.namespaced {
         true => format!("/{}/namespaces/{{namespace}}/{}", root(kind), kind.plural),
         false => all.clone(),
     };
-    if kind.namespaced {
+    if kind.namespaced && kind.verbs.contains(&"list") {
         insert(paths, all, COLLECTION, &["list"], kind, &subject);
     }
     let item = format!("{collection}/{{name}}");
@@ -83,13 +83,13 @@ pub(super) fn add(paths: &mut Map<String, Value>, kind: &'static Kind, component
     verbs.retain(|verb| *verb != "create");
     insert(paths, item.clone(), ITEM, &verbs, kind, &subject);
     for below in kind.subresources {
-        if let Some(subject) = self::subject(below.group, below.kind, components) {
+        if let Some(subject) = self::subject(below.group, below.kind, below.verbs, components) {
             insert(paths, format!("{item}/{}", below.name), ITEM, below.verbs, kind, &subject);
         }
     }
 }
 
-fn subject(group: &str, kind: &str, components: &mut Components) -> Option<Subject> {
+fn subject(group: &str, kind: &str, verbs: &[&str], components: &mut Components) -> Option<Subject> {
     let of = schema::of(group, kind)?;
     let options = schema::of("", "DeleteOptions").map(|options| components.add(options)).unwrap_or_default();
     Some(Subject {
@@ -98,7 +98,7 @@ fn subject(group: &str, kind: &str, components: &mut Components) -> Option<Subje
         kind: of.kind,
         strategic: !of.custom,
         object: components.add(of),
-        list: components.add_list(of),
+        list: verbs.contains(&"list").then(|| components.add_list(of)),
         options,
         patch: components.add_patch(),
     })
@@ -130,7 +130,10 @@ fn insert(
 }
 
 fn describe(operation: &Operation<'_>, path: &str, kind: &Kind, subject: &Subject) -> Value {
-    let answer = if operation.action == "list" { &subject.list } else { &subject.object };
+    let answer = match (operation.action, &subject.list) {
+        ("list", Some(list)) => list,
+        _ => &subject.object,
+    };
     let query = |(name, kind): &(&str, &str)| json!({"name": name, "in": "query", "schema": {"type": kind}});
     let parameters: Vec<Value> = operation.query.iter().map(query).collect();
     let json = |schema: &Value| json!({"application/json": {"schema": schema}});
