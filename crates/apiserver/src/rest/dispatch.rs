@@ -108,6 +108,8 @@ impl Api {
                     ("token", _) => {
                         let (namespace, name) = (&target.namespace, &target.name);
                         let objects = self.objects();
+                        // A node gets tokens of its own pods alone, and which pod is said in the body.
+                        access::restrict_node(user, &attributes(target, ""), Some(&object), None, &objects)?;
                         let token =
                             self.access().token_request(namespace, name, object, &objects, self.now())?;
                         Ok(Answer::Json(201, token))

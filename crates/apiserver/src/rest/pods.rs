@@ -6,7 +6,7 @@ use wharf_model::Time;
 
 use super::answer::Answer;
 use super::options::{self, WriteOptions};
-use super::route::Target;
+use super::route::{Target, Verb};
 use super::{Api, encode, meta};
 use crate::access::User;
 use crate::kinds::Lookup;
@@ -122,7 +122,7 @@ impl Api {
         }
         let mut options = options::delete_of(eviction.get("deleteOptions").unwrap_or(&Value::Null))?;
         options.dry_run |= how.dry_run;
-        let pod = Target { subresource: String::new(), ..target.clone() };
+        let pod = Target { verb: Verb::Delete, subresource: String::new(), ..target.clone() };
         self.delete(user, &pod, &options).await?;
         Ok(made())
     }
