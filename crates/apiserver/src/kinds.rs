@@ -30,6 +30,7 @@ mod go;
 mod group_snapshot;
 mod json;
 mod lease;
+mod legacy;
 mod meta;
 mod names;
 mod namespace;
@@ -314,6 +315,13 @@ impl Kind {
         let mut causes = meta::validate_common(object, old, self.namespaced);
         causes.extend((self.validate_status)(object, old));
         causes
+    }
+
+    /// The refusal of an object that is not as it should be.
+    pub fn refuse_invalid(&self, name: &str, causes: Vec<Cause>) -> Refusal {
+        // Events are the core group's, whichever way they come.
+        let group = if self.kind == "Event" { "" } else { self.group };
+        Refusal::invalid(group, self.kind, name, causes)
     }
 
     /// What a field selector sees under that name; none if it cannot be selected by.

@@ -158,8 +158,13 @@ impl Refusal {
 
     /// The object cannot be as it is. `kind` as `PersistentVolumeClaim`.
     pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        let all: Vec<String> =
-            causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let mut all: Vec<String> = Vec::new();
+        for cause in &causes {
+            let words = format!("{}: {}", cause.field, cause.message);
+            if !all.contains(&words) {
+                all.push(words);
+            }
+        }
         let all = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
         let resource = Resource { group, plural: kind };
         let mut refusal =

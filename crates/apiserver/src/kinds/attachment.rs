@@ -14,13 +14,7 @@ pub(super) static ATTACHMENT: Kind = Kind {
     subresources: &[Subresource::status("storage.k8s.io", "VolumeAttachment")],
     unconditional_update: false,
     default: |attachment| {
-        let spec = json::map(attachment, "spec");
-        json::fill(spec, "source", json!({}));
-        if let Some(Value::Object(inline)) =
-            spec.get_mut("source").and_then(|source| source.get_mut("inlineVolumeSpec"))
-        {
-            json::fill(inline, "volumeMode", "Filesystem");
-        }
+        json::fill(json::map(attachment, "spec"), "source", json!({}));
         let status = json::map(attachment, "status");
         json::fill(status, "attached", false);
         for error in ["attachError", "detachError"] {

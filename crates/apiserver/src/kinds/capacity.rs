@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{BASE, Column, Kind, NAME, json, meta, names, topology};
+use super::{BASE, Kind, json, meta, names, topology};
 use crate::status::Cause;
 
 /// What a driver has room for.
@@ -37,22 +37,6 @@ pub(super) static CAPACITY: Kind = Kind {
         }
         warnings
     },
-    columns: &[
-        NAME,
-        Column::text("StorageClassName", "The class it is about."),
-        Column::text("Capacity", "How much there is room for."),
-    ],
-    row: |capacity, _| {
-        let room = match json::text(capacity, "/capacity") {
-            "" => "<unset>",
-            room => room,
-        };
-        vec![
-            json::text(capacity, "/metadata/name").into(),
-            json::text(capacity, "/storageClassName").into(),
-            room.into(),
-        ]
-    },
     ..BASE
 };
 
@@ -74,7 +58,6 @@ mod tests {
 
     use super::*;
     use crate::kinds::testing::{invalid, invalid_change};
-    use wharf_model::Time;
 
     fn good() -> Value {
         json!({
@@ -119,13 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_warnings() {
-        assert_eq!(Value::from((CAPACITY.row)(&good(), Time(0))), json!(["c", "fast", "1Gi"]));
+    fn old_labels_are_warned_of() {
         let old = json!({"nodeTopology": {
             "matchLabels": {"beta.kubernetes.io/os": "linux"},
             "matchExpressions": [{"key": "beta.kubernetes.io/arch", "operator": "Exists"}],
         }});
-        assert_eq!((CAPACITY.row)(&old, Time(0))[2], "<unset>");
         assert_eq!(
             (CAPACITY.warnings)(&old, None),
             [

@@ -21,6 +21,7 @@ pub(super) static CLAIM: Kind = Kind {
     default: |claim| {
         json::fill(json::map(claim, "spec"), "volumeMode", "Filesystem");
         json::fill(json::map(claim, "status"), "phase", "Pending");
+        json::times(claim, "/status/conditions", &["lastProbeTime", "lastTransitionTime"]);
     },
     on_create: |claim, _| {
         claim["status"] = json!({"phase": "Pending"});

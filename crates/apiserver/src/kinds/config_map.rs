@@ -43,8 +43,8 @@ fn validate(map: &Value) -> Vec<Cause> {
         bytes += secret::decoded_bytes(value);
     }
     if bytes > secret::MOST_BYTES {
-        // Upstream's field has no name.
-        causes.push(Cause::too_long("", secret::MOST_BYTES));
+        // That is how upstream prints a field without a name.
+        causes.push(Cause::too_long("[]", secret::MOST_BYTES));
     }
     causes
 }
@@ -73,7 +73,7 @@ mod tests {
             (json!({"binaryData": {".": ""}}), vec!["binaryData[.]: Invalid value: \".\": must not be '.'"]),
             (
                 json!({"data": {"a": "x".repeat(1 << 20)}}),
-                vec![": Too long: may not be more than 1048576 bytes"],
+                vec!["[]: Too long: may not be more than 1048576 bytes"],
             ),
         ] {
             assert_eq!(invalid(&CONFIG_MAP, &good(), &patch), expected, "{patch}");

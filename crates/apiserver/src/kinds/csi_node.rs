@@ -14,11 +14,14 @@ pub(super) static CSI_NODE: Kind = Kind {
     plural: "csinodes",
     singular: "csinode",
     unconditional_update: false,
-    // Upstream's list is written also when it is empty, and then it is null.
+    // Upstream's lists are written also when they are empty, and then they are null.
     default: |node| {
         let spec = json::map(node, "spec");
-        if spec.get("drivers").and_then(Value::as_array).is_none_or(Vec::is_empty) {
-            spec.insert("drivers".into(), Value::Null);
+        null_if_empty(spec, "drivers");
+        for driver in spec.get_mut("drivers").and_then(Value::as_array_mut).into_iter().flatten() {
+            if let Value::Object(driver) = driver {
+                null_if_empty(driver, "topologyKeys");
+            }
         }
     },
     validate,
@@ -36,6 +39,12 @@ pub(super) static CSI_NODE: Kind = Kind {
 
 /// The longest name of a node that a driver may have.
 const NODE_ID: usize = 256;
+
+fn null_if_empty(map: &mut serde_json::Map<String, Value>, field: &str) {
+    if map.get(field).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        map.insert(field.into(), Value::Null);
+    }
+}
 
 fn validate(node: &Value) -> Vec<Cause> {
     let mut causes = meta::validate(node, false, names::subdomain);

@@ -97,6 +97,9 @@ impl Rules {
                 is_blocked = true;
             }
         }
+        if is_blocked && self.rules.is_empty() {
+            return;
+        }
         if is_blocked {
             let detail = "some validation rules were not checked because the object was invalid; correct the existing \
                           errors to complete validation";
@@ -156,9 +159,14 @@ pub(super) fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
         .filter(|finalizer| !["kubernetes", "orphan", "foregroundDeletion"].contains(finalizer))
         .collect();
     added.sort_unstable();
-    let words = "prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other \
-                 finalizer writers";
-    added.iter().map(|finalizer| format!("metadata.finalizers: {finalizer:?}: {words}")).collect()
+    let words = |finalizer: &str| {
+        let path = if finalizer.contains('.') { " including a path (/)" } else { "" };
+        format!(
+            "metadata.finalizers: {finalizer:?}: prefer a domain-qualified finalizer name{path} to avoid accidental \
+             conflicts with other finalizer writers"
+        )
+    };
+    added.into_iter().map(words).collect()
 }
 
 /// The cells of a row: the name, then what stands at each pointer.
@@ -212,11 +220,13 @@ mod tests {
 
     #[test]
     fn finalizers_without_a_prefix_are_warned_of() {
-        let object = json!({"metadata": {"finalizers": ["a/b", "mine", "orphan"]}});
+        let object = json!({"metadata": {"finalizers": ["a/b", "mine", "x.io", "orphan"]}});
         assert_eq!(
             warnings(&object, None),
             [
-                "metadata.finalizers: \"mine\": prefer a domain-qualified finalizer name including a path (/) to avoid \
+                "metadata.finalizers: \"mine\": prefer a domain-qualified finalizer name to avoid accidental conflicts with \
+             other finalizer writers",
+                "metadata.finalizers: \"x.io\": prefer a domain-qualified finalizer name including a path (/) to avoid \
              accidental conflicts with other finalizer writers",
             ]
         );

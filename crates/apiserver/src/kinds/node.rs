@@ -40,6 +40,10 @@ pub(super) static NODE: Kind = Kind {
         causes
     },
     validate_status: validate_change,
+    warnings: |node, _| {
+        let words = "spec.externalID: this field is deprecated, and is unused by Kubernetes";
+        if json::text(node, "/spec/externalID").is_empty() { Vec::new() } else { vec![words.into()] }
+    },
     admit: |node, admission| {
         if admission.operation == Operation::Create && admission.subresource.is_empty() {
             not_ready(node);

@@ -45,20 +45,22 @@ pub(super) static POD: Kind = Kind {
     ],
     graceful: true,
     default: default::default,
-    on_create: |pod, _| {
+    on_create: |pod, now| {
+        closed_gates(pod, None);
         json::map(pod, "metadata").insert("generation".into(), 1.into());
         let mut status = json!({"phase": "Pending", "qosClass": container::quality(pod)});
         if !json::list(pod, "/spec/schedulingGates").is_empty() {
             status["conditions"] = json!([{
                 "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
                 "message": "Scheduling is blocked due to non-empty scheduling gates",
-                "lastProbeTime": null, "lastTransitionTime": null,
+                "lastProbeTime": null, "lastTransitionTime": now.to_string(),
             }]);
         }
         pod["status"] = status;
     },
     on_update: |pod, old, _| {
         json::keep(pod, old, "status");
+        closed_gates(pod, Some(old));
         if pod.get("spec") != old.get("spec") {
             meta::next_generation(pod, old);
         }
@@ -114,6 +116,20 @@ pub(super) static POD: Kind = Kind {
     row_conditions: row::conditions,
     ..BASE
 };
+
+/// Fields of a gate that upstream has closed, ContainerRestartRules, are dropped unless they were there before.
+fn closed_gates(pod: &mut Value, old: Option<&Value>) {
+    let has = |container: &Value| {
+        ["restartPolicy", "restartPolicyRules"].iter().any(|field| container.get(field).is_some())
+    };
+    if old.is_some_and(|old| json::list(old, "/spec/containers").iter().any(has)) {
+        return;
+    }
+    for container in pod.pointer_mut("/spec/containers").and_then(Value::as_array_mut).into_iter().flatten() {
+        json::remove(container, "restartPolicy");
+        json::remove(container, "restartPolicyRules");
+    }
+}
 
 fn validate(pod: &Value) -> Vec<Cause> {
     const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -153,14 +153,24 @@ fn registry(value: Option<&str>, key: &str) -> Option<Cause> {
     let field = format!("data[{key}]");
     let Some(value) = value else { return Some(Cause::required(&field, "")) };
     let bytes = decoded(value).unwrap_or_default();
-    let detail = if bytes.is_empty() {
-        "unexpected end of JSON input"
-    } else if serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes).is_ok() {
-        return None;
-    } else {
-        "invalid character in JSON"
+    let text = String::from_utf8_lossy(&bytes);
+    let detail = match (serde_json::from_slice(&bytes), text.trim_start().chars().next()) {
+        (Ok(Value::Object(_) | Value::Null), _) => return None,
+        (Ok(other), _) => {
+            let kind = match other {
+                Value::String(_) => "string",
+                Value::Array(_) => "array",
+                Value::Bool(_) => "bool",
+                _ => "number",
+            };
+            format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
+        }
+        (Err(_), Some(first)) if !"{[\"-0123456789tfn".contains(first) => {
+            format!("invalid character '{first}' looking for beginning of value")
+        }
+        (Err(_), _) => "unexpected end of JSON input".into(),
     };
-    Some(Cause::invalid(&field, &"<secret contents redacted>".into(), detail))
+    Some(Cause::invalid(&field, &"<secret contents redacted>".into(), &detail))
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::go;
 use super::{
-    AGE, Admission, BASE, Column, Kind, NAME, Operation, Subresource, age, json, meta, names, topology,
+    AGE, Admission, BASE, Column, Kind, NAME, Operation, Subresource, age, json, legacy, meta, names,
+    topology,
 };
 use crate::status::Cause;
 
@@ -24,9 +25,7 @@ pub(super) static VOLUME: Kind = Kind {
         let spec = json::map(volume, "spec");
         json::fill(spec, "persistentVolumeReclaimPolicy", "Retain");
         json::fill(spec, "volumeMode", "Filesystem");
-        if let Some(Value::Object(path)) = spec.get_mut("hostPath") {
-            json::fill(path, "type", "");
-        }
+        legacy::default(spec);
         json::fill(json::map(volume, "status"), "phase", "Pending");
     },
     on_create: |volume, now| {

@@ -25,10 +25,6 @@ pub(super) fn validate_all(spec: &Value, volumes: &BTreeMap<&str, &Value>) -> Ve
         if !seen.insert(name) {
             causes.push(Cause::duplicate(&format!("{at}.name"), &name.into()));
         }
-        if json::has(container, "/restartPolicy") {
-            let detail = "may not be set for non-init containers";
-            causes.push(Cause::forbidden(&format!("{at}.restartPolicy"), detail));
-        }
     }
     for (index, container) in json::list(spec, "/initContainers").iter().enumerate() {
         let at = format!("spec.initContainers[{index}]");

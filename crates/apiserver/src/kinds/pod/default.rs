@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::kinds::json;
+use crate::kinds::{json, legacy};
 
 /// Fills in what was left out.
 pub(super) fn default(pod: &mut Value) {
@@ -151,9 +151,7 @@ fn volume(volume: &mut Map<String, Value>) {
             json::fill(source, "defaultMode", 0o644);
         }
     }
-    if let Some(Value::Object(path)) = volume.get_mut("hostPath") {
-        json::fill(path, "type", "");
-    }
+    legacy::default(volume);
     for item in objects(volume.get_mut("downwardAPI").and_then(|source| source.get_mut("items"))) {
         field_ref(item);
     }
