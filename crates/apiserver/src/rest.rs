@@ -31,9 +31,11 @@ mod update;
 mod watch;
 
 use std::convert::Infallible;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -171,27 +173,12 @@ impl Api {
     }
 
     /// The same for a client in this process, who is always this user.
-    pub fn service<B>(
-        &self,
-        user: User,
-    ) -> impl tower::Service<
-        Request<B>,
-        Response = Response<Body>,
-        Error = Infallible,
-        Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>,
-    > + Clone
-    + Send
-    + 'static
+    pub fn service<B>(&self, user: User) -> Client<B>
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let api = self.clone();
-        tower::service_fn(move |request: Request<B>| {
-            let answer = api.serve(request, user.clone());
-            let answer: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(async move { Ok(answer.await) });
-            answer
-        })
+        Client { api: self.clone(), user, _of: PhantomData }
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -212,6 +199,38 @@ impl Api {
 
     fn ends_of_namespaces(&self) -> &RwLock<()> {
         &self.0.ends
+    }
+}
+
+/// A client in this process: what it sends is asked by its user.
+pub struct Client<B> {
+    api: Api,
+    user: User,
+    _of: PhantomData<fn(B)>,
+}
+
+impl<B> Clone for Client<B> {
+    fn clone(&self) -> Self {
+        Self { api: self.api.clone(), user: self.user.clone(), _of: PhantomData }
+    }
+}
+
+impl<B> tower::Service<Request<B>> for Client<B>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let answer = self.api.serve(request, self.user.clone());
+        Box::pin(async move { Ok(answer.await) })
     }
 }
 

@@ -30,8 +30,9 @@ impl Api {
             if options.fields == FieldValidation::Ignore { Vec::new() } else { schema::duplicates(body) };
         self.change(user, target, options, warnings, &mut |old, told| {
             let patched = apply(schema, old, &patch)?;
-            let conformed =
-                schema.conform(patched.clone()).map_err(|error| unfit(&patch, &patched, &error.to_string()))?;
+            let conformed = schema
+                .conform(patched.clone())
+                .map_err(|error| unfit(&patch, &patched, error.to_string()))?;
             let mut strange = twice.clone();
             strange.extend(conformed.unknown);
             match options.fields {

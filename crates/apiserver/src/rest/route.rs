@@ -150,7 +150,7 @@ fn target(
     let scoped = kind.namespaced != namespace.is_empty();
     // Names with a slash or the like in them are nobody's: keys are made of them.
     if [namespace, name].iter().any(|part| !is_segment(part))
-        || (!scoped && !(kind.namespaced && name.is_empty()))
+        || !(scoped || kind.namespaced && name.is_empty())
     {
         return Err(nowhere());
     }

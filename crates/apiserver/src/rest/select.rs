@@ -9,22 +9,20 @@ use crate::select::{FieldSelector, LabelSelector};
 use crate::status::Refusal;
 
 /// Both selectors of a request.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub(crate) struct Selection {
     labels: LabelSelector,
     fields: FieldSelector,
-    known: Vec<(String, fn(&Value) -> String)>,
+    kind: &'static Kind,
 }
 
 impl Selection {
     /// Reads both; refuses fields that the kind cannot be selected by.
-    pub(crate) fn parse(kind: &Kind, query: &Query) -> Result<Self, Refusal> {
+    pub(crate) fn parse(kind: &'static Kind, query: &Query) -> Result<Self, Refusal> {
         let labels = LabelSelector::parse(query.text("labelSelector"))?;
         let fields = FieldSelector::parse(query.text("fieldSelector"))?;
         fields.check(kind.fields.iter().map(|(name, _)| *name), is_custom(kind))?;
-        let names = kind.fields.iter().map(|(name, _)| *name).chain(["metadata.name", "metadata.namespace"]);
-        let known = names.filter_map(|name| Some((name.to_owned(), kind.field(name)?))).collect();
-        Ok(Self { labels, fields, known })
+        Ok(Self { labels, fields, kind })
     }
 
     /// Whether every object is selected.
@@ -34,9 +32,7 @@ impl Selection {
 
     /// Whether this one is.
     pub(crate) fn matches(&self, object: &Value) -> bool {
-        self.labels.matches(object)
-            && self.fields.matches(|field| {
-                self.known.iter().find(|(known, _)| known == field).map(|(_, value_of)| value_of(object))
-            })
+        let value_of = |field: &str| self.kind.field(field).map(|value_of| value_of(object));
+        self.labels.matches(object) && self.fields.matches(value_of)
     }
 }

@@ -28,6 +28,9 @@ pub(crate) struct Updated {
     pub(crate) created: bool,
 }
 
+/// What an object becomes, given how it is; and warnings for who asked.
+pub(crate) type Make<'a> = dyn FnMut(&Value, &mut Vec<String>) -> Result<Value, Refusal> + Send + 'a;
+
 impl Api {
     /// Replaces an object by a body, which is one of its kind already.
     pub(crate) async fn update(
@@ -78,7 +81,7 @@ impl Api {
         target: &Target,
         options: WriteOptions,
         warnings: &mut Vec<String>,
-        make: &mut (dyn FnMut(&Value, &mut Vec<String>) -> Result<Value, Refusal> + Send),
+        make: &mut Make<'_>,
     ) -> Result<Bytes, Refusal> {
         let kind = target.kind;
         let key = encode::key(kind, &target.namespace, &target.name);
