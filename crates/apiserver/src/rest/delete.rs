@@ -134,7 +134,8 @@ fn grace(kind: &Kind, object: &Value, options: &DeleteOptions) -> Grace {
     let is_over = matches!(meta::text(object, "/status/phase"), "Failed" | "Succeeded");
     // Nobody runs it: there is nothing to wait for.
     let seconds = if meta::text(object, "/spec/nodeName").is_empty() || is_over { 0 } else { asked };
-    Grace::Begins(if seconds < 0 { 1 } else { seconds })
+    // A bound far beyond all use, so that the end is a time that can be written down.
+    Grace::Begins(if seconds < 0 { 1 } else { seconds.min(i64::from(i32::MAX)) })
 }
 
 /// The finalizers that the object goes on with: its own, and one for what is to become of its dependents.

@@ -43,14 +43,14 @@ pub(crate) fn key(kind: &Kind, namespace: &str, name: &str) -> Key {
 
 /// The object of a kind, as requests and rules see it.
 pub(crate) fn decode(kind: &Kind, stored: &[u8]) -> Result<Value, Refusal> {
-    let object = serde_json::from_slice(stored).map_err(|error| {
+    let object: Map<String, Value> = serde_json::from_slice(stored).map_err(|error| {
         Refusal::new(
             500,
             "InternalError",
             format!("Internal error occurred: a stored {} is no JSON: {error}", kind.kind),
         )
     })?;
-    Ok(dress(kind, object))
+    Ok(dress(kind, object.into()))
 }
 
 /// Gives a stored object its type, and the shape of it.

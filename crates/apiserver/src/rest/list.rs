@@ -53,7 +53,9 @@ impl Api {
             let looked = page.entries.len();
             after = page.entries.last().map(|entry| entry.key.to_string()).or(after);
             for (position, entry) in page.entries.into_iter().enumerate() {
-                if !selection.matches(&encode::decode(kind, &entry.value)?) {
+                if !selection.can_match(&entry.key)
+                    || !selection.matches(&encode::decode(kind, &entry.value)?)
+                {
                     continue;
                 }
                 list.objects.push(entry.value);

@@ -31,8 +31,14 @@ impl access::Objects for Objects {
     }
 
     fn pods_on(&self, node: &str) -> Vec<Value> {
-        let Some(pods) = kinds::find("", "v1", "pods") else { return Vec::new() };
-        let mut pods = Lookup::list(self, pods, "");
+        let Some(kind) = kinds::find("", "v1", "pods") else { return Vec::new() };
+        let Ok(page) = self.0.list(&encode::prefix(kind, ""), None, None, 0) else { return Vec::new() };
+        // Each request of a node comes here: only pods that have its name in them are read.
+        let named = Value::from(node).to_string();
+        let is_named = |stored: &[u8]| std::str::from_utf8(stored).is_ok_and(|text| text.contains(&named));
+        let on_node = page.entries.iter().filter(|entry| is_named(&entry.value));
+        let mut pods: Vec<Value> =
+            on_node.filter_map(|entry| encode::decode(kind, &entry.value).ok()).collect();
         pods.retain(|pod| meta::text(pod, "/spec/nodeName") == node);
         pods
     }

@@ -277,4 +277,17 @@ mod tests {
             assert_eq!(ask(method, path), expected, "{method} {path}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn no_path_makes_it_panic_or_leave_its_place(path in "(/[a-z0-9%.]{0,6}|/api/v1|/namespaces|/pods){0,7}") {
+            for method in [Method::GET, Method::POST, Method::DELETE] {
+                if let Ok(Route::Resource(target)) = route(&method, &path, &Query::default()) {
+                    for part in [&target.namespace, &target.name] {
+                        proptest::prop_assert!(!part.contains('/') && part != "..", "{target:?}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -30,6 +30,14 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether the object of a key can be: no need to read those of other names.
+    pub(crate) fn can_match(&self, key: &str) -> bool {
+        match self.fields.exact("metadata.name") {
+            Some(name) => key.rsplit('/').next() == Some(name),
+            None => true,
+        }
+    }
+
     /// Whether this one is.
     pub(crate) fn matches(&self, object: &Value) -> bool {
         let value_of = |field: &str| self.kind.field(field).map(|value_of| value_of(object));

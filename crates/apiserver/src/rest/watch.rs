@@ -132,6 +132,9 @@ impl Lines {
     /// Adds what the watcher is told of a write, if anything.
     fn event(&mut self, event: &crate::store::Event, out: &mut Vec<u8>) -> Result<(), Refusal> {
         let now = (!event.deleted).then_some(&event.value);
+        if !self.selection.can_match(&event.key) {
+            return Ok(());
+        }
         let (told, object) = if self.selection.is_all() {
             (tell(event.previous.as_ref().map(|_| true), now.map(|_| true)), None)
         } else {

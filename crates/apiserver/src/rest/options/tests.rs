@@ -169,3 +169,11 @@ fn deletions() {
         assert!(refusal.message.contains(words), "{body}: {refusal}");
     }
 }
+
+proptest::proptest! {
+    #[test]
+    fn no_query_and_no_body_makes_it_panic(query: String, body: Vec<u8>) {
+        let query = Query::parse(&query);
+        let _ = (list(&query), watch(&query, PODS), write(&query, "PatchOptions"), delete(&body, &query));
+    }
+}
