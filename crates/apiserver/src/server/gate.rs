@@ -16,8 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use wharf_model::Time;
 
-use super::Service;
-use crate::rest::{Body, BoxError};
+use super::{Body, BoxError, Service};
 use crate::status::Refusal;
 
 /// As upstream's.
