@@ -17,9 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::combinators::UnsyncBoxBody;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -31,12 +29,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::access::{Access, Objects, Pki, PkiError, User};
+use crate::rest::{Api, Body};
 use gate::Gate;
-
-/// Any error of a body.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-/// A body.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
 /// A client that does not come to the point is not waited for longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -58,6 +52,20 @@ pub trait Service: Clone + Send + Sync + 'static {
     fn objects(&self) -> impl Objects;
     /// Answers.
     fn serve(&self, request: Request<Body>, user: User) -> impl Future<Output = Response<Body>> + Send;
+}
+
+impl Service for Api {
+    fn access(&self) -> &Access {
+        Api::access(self)
+    }
+
+    fn objects(&self) -> impl Objects {
+        Api::objects(self)
+    }
+
+    async fn serve(&self, request: Request<Body>, user: User) -> Response<Body> {
+        Api::serve(self, request, user).await
+    }
 }
 
 /// Why the server does not start.

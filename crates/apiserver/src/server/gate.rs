@@ -16,7 +16,8 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use wharf_model::Time;
 
-use super::{Body, BoxError, Service};
+use super::Service;
+use crate::rest::{Body, BoxError};
 use crate::status::Refusal;
 
 /// As upstream's.

@@ -5,6 +5,7 @@ use std::task::{Context, Poll};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use http::StatusCode;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http_body::Frame;
@@ -24,6 +25,7 @@ use wharf_model::Time;
 use super::*;
 use crate::access::Identity;
 use crate::access::testing::Fixed;
+use crate::rest::BoxError;
 
 /// Tells who asked what. `/slow` answers when it is told to; a watch says one thing and then nothing.
 #[derive(Clone)]
