@@ -50,24 +50,24 @@ const TIMES: &[&str] = &[
 ];
 const WRONG: &[&str] = &["x", "", "1x", "1KK", "2026-02-30T00:00:00Z", "2026-01-02", "!!", "YWI"];
 
-pub struct Generator {
+pub(crate) struct Generator {
     state: u64,
     schemas: Map<String, Value>,
 }
 
 impl Generator {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut schemas = Map::new();
         let index = schema::openapi_v3_index();
         for path in index["paths"].as_object().into_iter().flat_map(Map::keys) {
             let document: Value =
-                serde_json::from_slice(&schema::openapi_v3(path).unwrap_or_default()).unwrap();
+                serde_json::from_slice(&schema::openapi_v3(path).unwrap_or_default()).expect("JSON");
             schemas.extend(document["components"]["schemas"].as_object().cloned().unwrap_or_default());
         }
         Self { state: seed, schemas }
     }
 
-    pub fn question(&mut self) -> Value {
+    pub(crate) fn question(&mut self) -> Value {
         match self.below(20) {
             0..8 => {
                 let (group, kind) = *self.pick(KINDS);
