@@ -67,7 +67,7 @@ impl Cost {
 impl Ground {
     /// Starts a cluster; `tuned` is its controller manager.
     pub(crate) async fn start(tuned: bool) -> Self {
-        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned });
+        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned, ..ClusterOptions::default() });
         let driver = ScriptedDriver::start(&cluster, DRIVER, &[CAPABILITIES, "--node-capabilities="]);
         cluster.apply(&objects::ground());
         let options = ConnectOptions { kubeconfig: Some(cluster.kubeconfig()), ..ConnectOptions::default() };

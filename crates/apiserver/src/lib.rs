@@ -9,9 +9,17 @@
 //! Over HTTPS and without a socket it is one service and one behaviour. What an object may be and what becomes of
 //! it stands in `kinds`, one description each; the rest does not know one kind from another.
 
+pub mod access;
+mod discovery;
+mod events;
+mod garbage;
 pub mod kinds;
+mod namespaces;
 pub mod patch;
+pub mod rest;
 pub mod schema;
 pub mod select;
+pub mod server;
 pub mod status;
 pub mod store;
+pub mod table;

@@ -52,6 +52,23 @@ impl Cause {
             message: format!("Duplicate value: {value}"),
         }
     }
+
+    /// A value with more bytes than it may have. It is not repeated.
+    pub fn too_long(field: &str, most: usize) -> Self {
+        let message = format!("Too long: may not be more than {most} bytes");
+        Self { reason: "FieldValueTooLong", field: field.into(), message }
+    }
+
+    /// A list with more items than it may have.
+    pub fn too_many(field: &str, items: usize, most: usize) -> Self {
+        let message = format!("Too many: {items}: must have at most {most} items");
+        Self { reason: "FieldValueTooMany", field: field.into(), message }
+    }
+
+    /// A reference to something that is not there.
+    pub fn not_found(field: &str, value: &Value) -> Self {
+        Self { reason: "FieldValueNotFound", field: field.into(), message: format!("Not found: {value}") }
+    }
 }
 
 /// A request that is not done, and why.
@@ -64,8 +81,8 @@ pub struct Refusal {
     pub reason: &'static str,
     /// For people.
     pub message: String,
-    /// What it is about.
-    pub details: Details,
+    /// What it is about. Boxed, since most results are no refusals.
+    pub details: Box<Details>,
 }
 
 /// What a refusal is about.
@@ -81,6 +98,8 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// When to come again.
     pub retry_after_seconds: Option<u32>,
+    /// Where a list can be taken up again, though not consistently; empty for nowhere.
+    pub continues: String,
 }
 
 /// A resource, as messages name it: `persistentvolumes`, `storageclasses.storage.k8s.io`.
@@ -102,11 +121,11 @@ impl fmt::Display for Resource<'_> {
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: Details::default() }
+        Self { code, reason, message: message.into(), details: Box::default() }
     }
 
     fn about(mut self, resource: Resource<'_>, name: &str) -> Self {
-        let Details { name: of, group, kind, .. } = &mut self.details;
+        let Details { name: of, group, kind, .. } = &mut *self.details;
         (*of, *group, *kind) = (name.into(), resource.group.into(), resource.plural.into());
         self
     }
@@ -168,7 +187,10 @@ impl Refusal {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        let Details { name, group, kind, causes, retry_after_seconds } = &self.details;
+        let Details { name, group, kind, causes, retry_after_seconds, continues } = &*self.details;
+        if !continues.is_empty() {
+            status["metadata"]["continue"] = continues.as_str().into();
+        }
         let mut details = serde_json::Map::new();
         for (field, value) in [("name", name), ("group", group), ("kind", kind)] {
             if !value.is_empty() {
@@ -176,7 +198,13 @@ impl Refusal {
             }
         }
         if !causes.is_empty() {
-            let cause = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
+            let cause = |cause: &Cause| {
+                let mut json = json!({"reason": cause.reason, "message": cause.message});
+                if !cause.field.is_empty() {
+                    json["field"] = cause.field.as_str().into();
+                }
+                json
+            };
             details.insert("causes".into(), causes.iter().map(cause).collect());
         }
         if let Some(seconds) = retry_after_seconds {

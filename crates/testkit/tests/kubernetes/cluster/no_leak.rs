@@ -111,6 +111,7 @@ pub(super) fn no_intent_is_left(cluster: &TestCluster) {
         let role = |name: &str| {
             name.starts_with("external-attacher-leader-")
                 || name.starts_with("external-resizer-")
+                || name.starts_with("external-snapshotter-leader-")
                 || name == DRIVER.replace('.', "-")
                 || name == super::swap::DRIVER.replace('.', "-")
         };

@@ -20,8 +20,8 @@ fn snapshots_come_and_go_in_any_order() {
     let kubeconfig = cluster.kubeconfig_of("snapshot-controller");
     let mut controller =
         driver.sidecar_with("snapshot-controller", &kubeconfig, &["--roles", "snapshot-controller"]);
-    assert_eq!(install(&cluster).matches("created ").count(), 6);
-    assert_eq!(install(&cluster).matches("unchanged ").count(), 6);
+    assert_eq!(install(&cluster).matches("created ").count(), 7);
+    assert_eq!(install(&cluster).matches("unchanged ").count(), 7);
     kinds_are_guarded(&cluster);
     let mut others = driver.sidecar("others", &["--roles", "provisioner,snapshotter"]);
     let snapshot_class =

@@ -93,7 +93,9 @@ impl Cloud {
             let count = |path: &str| self.call("GET", path, None)["meta"]["total"].as_u64().unwrap();
             (count("/v2/volumes") + count("/v2/snapshots") == 0).then_some(())
         });
-        assert_eq!(cluster.names("pv"), [""; 0]);
+        // The object goes after what it stands for.
+        cluster
+            .eventually("no volume is left", MINUTE, |cluster| cluster.names("pv").is_empty().then_some(()));
         for droplet in DROPLETS {
             let links = fs::read_dir(self.by_id.join(droplet.to_string())).unwrap();
             assert_eq!(links.count(), 0, "links of droplet {droplet}");
