@@ -10,8 +10,10 @@
 //!           get(), list() ← state                                   watch() ← state: the log
 //! ```
 
+mod base;
 mod copy;
 mod disk;
+mod guard;
 mod plan;
 mod state;
 #[cfg(test)]

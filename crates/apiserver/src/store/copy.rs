@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::disk::{self, OpenError};
+use super::guard::Guard;
 use super::{Revision, Shared};
 
 /// Why there is no backup.
@@ -49,11 +50,13 @@ pub(super) fn backup(shared: &Shared, to: &Path) -> Result<Revision, BackupError
 
 pub(super) fn restore(from: &Path, dir: &Path) -> Result<Revision, RestoreError> {
     let backup = disk::examine(from).map_err(RestoreError::Read)?;
-    let _lock = disk::lock(dir).map_err(RestoreError::Write)?;
+    let guard = Guard::lock(dir).map_err(RestoreError::Write)?;
     let path = disk::file(dir);
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::Exists(path));
     }
+    // What was acknowledged here before is not what this file is to be held to.
+    guard.forget().map_err(|source| RestoreError::Write(OpenError::Io { path: path.clone(), source }))?;
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let revision = next_life(backup.revision(), since.as_micros());
     disk::create(&path, revision, backup.objects()).map_err(RestoreError::Write)?;

@@ -2,39 +2,40 @@
 //!
 //! Tables: `meta` (schema, revision, compacted), `current` (key → revision, expiry, JSON) and `log` (revision → what
 //! undoes that write). The value of an older event is what the next event of its key found, so each version of an
-//! object is there once. The file is made aside and renamed, so it is there whole or not at all; one process at a
-//! time holds the directory's lock.
+//! object is there once. The file is made aside and renamed, so it is there whole or not at all.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{Builder, Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::base::Base;
+use super::guard::Guard;
 use super::state::{Expiry, Held, Row, State, Write};
 use super::{Key, Revision};
 
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+const CURRENT: TableDefinition<'_, &str, Object<'_>> = TableDefinition::new("current");
+const LOG: TableDefinition<'_, u64, Undo<'_>> = TableDefinition::new("log");
+
 /// Revision, expiry ([`NEVER`] for none), where the revision stands in the JSON, JSON.
-const CURRENT: TableDefinition<'_, &str, (u64, i64, u32, &[u8])> = TableDefinition::new("current");
+type Object<'a> = (u64, i64, u32, &'a [u8]);
 /// Key, revision and JSON before (0 and empty if created), whether deleted and what watchers are told then.
-const LOG: TableDefinition<'_, u64, (&str, u64, &[u8], bool, &[u8])> = TableDefinition::new("log");
+type Undo<'a> = (&'a str, u64, &'a [u8], bool, &'a [u8]);
 
 const SCHEMA: u64 = 1;
 const NEVER: i64 = i64::MAX;
 /// A revision for the empty store, for clients take 0 for "any".
 const FIRST: Revision = 1;
-/// All objects are in memory already; this is for the pages that a commit touches.
-const CACHE: usize = 4 << 20;
 
 const FILE: &str = "store.redb";
-const LOCK: &str = "store.lock";
 
 /// Why a store did not open.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +75,19 @@ pub enum OpenError {
         /// What is wrong with it.
         why: String,
     },
+    /// It has lost writes.
+    #[error(
+        "{} is at revision {found}, but revision {acknowledged} was acknowledged: its last pages are damaged, or it \
+         is an older copy. Restore a backup, or this file, into another directory", path.display()
+    )]
+    Behind {
+        /// The file.
+        path: PathBuf,
+        /// What it is at.
+        found: Revision,
+        /// What it was at.
+        acknowledged: Revision,
+    },
 }
 
 /// What a database is kept on. Tests have other kinds than files.
@@ -85,17 +99,18 @@ pub(super) struct Disk {
     medium: OpenMedium,
     sync: bool,
     /// None after a failed attempt to open it again.
-    database: Option<Database>,
-    _lock: File,
+    base: Option<Base>,
+    guard: Guard,
 }
 
 impl Disk {
     /// Opens or makes the file in a directory, and reads all of it.
     pub(super) fn open(dir: &Path, sync: bool) -> Result<(Self, State), OpenError> {
-        let lock = lock(dir)?;
+        let guard = Guard::lock(dir)?;
         let path = file(dir);
-        let there = path.try_exists().map_err(|source| OpenError::Io { path: path.clone(), source })?;
-        if !there {
+        let io = |source| OpenError::Io { path: path.clone(), source };
+        if !path.try_exists().map_err(io)? {
+            guard.forget().map_err(io)?;
             create(&path, FIRST, &BTreeMap::new())?;
         }
         let name = path.clone();
@@ -103,7 +118,7 @@ impl Disk {
             let file = OpenOptions::new().read(true).write(true).open(&name)?;
             Ok(Box::new(FileBackend::new(file).map_err(io::Error::other)?))
         });
-        Self::open_on(path, medium, sync, lock)
+        Self::open_on(path, medium, sync, guard)
     }
 
     /// The same on any medium.
@@ -111,18 +126,22 @@ impl Disk {
         path: PathBuf,
         medium: OpenMedium,
         sync: bool,
-        lock: File,
+        guard: Guard,
     ) -> Result<(Self, State), OpenError> {
-        let database = open(&path, &medium, sync)?;
-        let state = load(&path, &database)?;
-        Ok((Self { path, medium, sync, database: Some(database), _lock: lock }, state))
+        let base = open(&path, &medium, sync)?;
+        let state = load(&path, &base)?;
+        let found = state.revision();
+        if let Some(acknowledged) = guard.acknowledged().filter(|acknowledged| *acknowledged > found) {
+            return Err(OpenError::Behind { path, found, acknowledged });
+        }
+        touch(&base).map_err(|error| failed(&path, error))?;
+        Ok((Self { path, medium, sync, base: Some(base), guard }, state))
     }
 
     /// Makes all of the writes durable, or none; and forgets the log up to a revision.
     pub(super) fn commit(&self, writes: &[Write], compacted: Revision) -> Result<(), redb::Error> {
-        let database = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
-        let mut transaction = database.begin_write()?;
-        transaction.set_quick_repair(true);
+        let base = self.base.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let transaction = base.begin_write()?;
         {
             let mut meta = transaction.open_table(META)?;
             let mut current = transaction.open_table(CURRENT)?;
@@ -143,31 +162,19 @@ impl Disk {
             }
         }
         transaction.commit()?;
+        if let Some(last) = writes.last() {
+            self.guard.acknowledge(last.record.event.revision);
+        }
         Ok(())
     }
 
     /// After an error, for redb does nothing more on a file that failed once. Returns the revision it is at.
     pub(super) fn reopen(&mut self) -> Result<Revision, OpenError> {
-        self.database = None;
-        let database = open(&self.path, &self.medium, self.sync)?;
-        let revision = number(&self.path, &database, "revision")?;
-        self.database = Some(database);
+        self.base = None;
+        let base = open(&self.path, &self.medium, self.sync)?;
+        let revision = number(&self.path, &base, "revision")?;
+        self.base = Some(base);
         Ok(revision)
-    }
-}
-
-/// Makes the directory if need be, and holds it.
-pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
-    let path = dir.join(LOCK);
-    let io = |source| OpenError::Io { path: path.clone(), source };
-    // Secrets are in there.
-    DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(io)?;
-    let file =
-        OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { dir: dir.into() }),
-        Err(TryLockError::Error(source)) => Err(io(source)),
     }
 }
 
@@ -176,7 +183,7 @@ pub(super) fn file(dir: &Path) -> PathBuf {
     dir.join(FILE)
 }
 
-/// Reads a whole file that is not to be touched, and checks each page of it.
+/// Reads a whole file that is not to be touched.
 pub(super) fn examine(path: &Path) -> Result<State, OpenError> {
     let io = |source| OpenError::Io { path: path.into(), source };
     let bytes = std::fs::read(path).map_err(io)?;
@@ -186,12 +193,8 @@ pub(super) fn examine(path: &Path) -> Result<State, OpenError> {
     let copy = InMemoryBackend::new();
     copy.set_len(bytes.len() as u64).and_then(|()| copy.write(0, &bytes)).map_err(io)?;
     drop(bytes);
-    let opened = Builder::new().set_cache_size(CACHE).create_with_backend(copy);
-    let mut database = opened.map_err(|error| failed(path, error.into()))?;
-    if !database.check_integrity().map_err(|error| failed(path, error.into()))? {
-        return Err(OpenError::Damaged { path: path.into(), why: "its checksums are wrong".into() });
-    }
-    load(path, &database)
+    let base = Base::open(Box::new(copy), false).map_err(|error| failed(path, error.into()))?;
+    load(path, &base)
 }
 
 /// A new file with these objects and no past, there whole or not at all, and never in place of another.
@@ -216,9 +219,8 @@ fn fill(aside: &Path, revision: Revision, objects: &BTreeMap<Key, Held>) -> Resu
     // What a death in the middle left.
     let file =
         OpenOptions::new().create(true).truncate(true).read(true).write(true).mode(0o600).open(aside)?;
-    let database = Builder::new().set_cache_size(CACHE).create_file(file)?;
-    let mut transaction = database.begin_write()?;
-    transaction.set_quick_repair(true);
+    let base = Base::open(Box::new(FileBackend::new(file)?), true)?;
+    let transaction = base.begin_write()?;
     {
         let mut meta = transaction.open_table(META)?;
         let mut current = transaction.open_table(CURRENT)?;
@@ -242,39 +244,47 @@ fn publish(aside: &Path, path: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-fn open(path: &Path, medium: &OpenMedium, sync: bool) -> Result<Database, OpenError> {
+fn open(path: &Path, medium: &OpenMedium, sync: bool) -> Result<Base, OpenError> {
     let io = |source| OpenError::Io { path: path.into(), source };
     let medium = medium().map_err(io)?;
     // redb would make a new database of an empty file; ours is never empty.
     if medium.len().map_err(io)? == 0 {
         return Err(OpenError::Damaged { path: path.into(), why: "it is empty".into() });
     }
-    let opened = Builder::new().set_cache_size(CACHE).create_with_backend(Medium { inner: medium, sync });
-    opened.map_err(|error| failed(path, error.into()))
+    Base::open(medium, sync).map_err(|error| failed(path, error.into()))
 }
 
-fn number(path: &Path, database: &Database, name: &str) -> Result<u64, OpenError> {
+/// A commit that changes nothing. It shows that the disk takes one before anybody is served; and it puts one of ours
+/// after redb's own of the recovery, which the next start would believe without a look at all pages.
+fn touch(base: &Base) -> Result<(), redb::Error> {
+    let transaction = base.begin_write()?;
+    transaction.open_table(META)?.insert("schema", SCHEMA)?;
+    transaction.commit()?;
+    Ok(())
+}
+
+fn number(path: &Path, base: &Base, name: &str) -> Result<u64, OpenError> {
     let read = || -> Result<Option<u64>, redb::Error> {
-        let meta = database.begin_read()?.open_table(META)?;
+        let meta = base.begin_read()?.open_table(META)?;
         Ok(meta.get(name)?.map(|value| value.value()))
     };
     let missing = || OpenError::Damaged { path: path.into(), why: format!("it has no {name}") };
     read().map_err(|error| failed(path, error))?.ok_or_else(missing)
 }
 
-fn load(path: &Path, database: &Database) -> Result<State, OpenError> {
-    let found = number(path, database, "schema")?;
+fn load(path: &Path, base: &Base) -> Result<State, OpenError> {
+    let found = number(path, base, "schema")?;
     if found > SCHEMA {
         return Err(OpenError::Newer { path: path.into(), found });
     }
-    let (revision, compacted) = (number(path, database, "revision")?, number(path, database, "compacted")?);
-    let (objects, rows) = read(database).map_err(|error| failed(path, error))?;
+    let (revision, compacted) = (number(path, base, "revision")?, number(path, base, "compacted")?);
+    let (objects, rows) = read(base).map_err(|error| failed(path, error))?;
     let damaged = |why| OpenError::Damaged { path: path.into(), why };
     State::rebuild(revision, compacted, objects, rows).map_err(damaged)
 }
 
-fn read(database: &Database) -> Result<(BTreeMap<Key, Held>, Vec<Row>), redb::Error> {
-    let transaction = database.begin_read()?;
+fn read(base: &Base) -> Result<(BTreeMap<Key, Held>, Vec<Row>), redb::Error> {
+    let transaction = base.begin_read()?;
     let mut objects = BTreeMap::new();
     for object in transaction.open_table(CURRENT)?.iter()? {
         let (key, value) = object?;
@@ -297,7 +307,7 @@ fn read(database: &Database) -> Result<(BTreeMap<Key, Held>, Vec<Row>), redb::Er
     Ok((objects, rows))
 }
 
-fn row(held: &Held) -> (u64, i64, u32, &[u8]) {
+fn row(held: &Held) -> Object<'_> {
     let (when, place) = held.expires.map_or((NEVER, 0), |Expiry { when, place }| (when, place));
     (held.revision, when, place, &held.value)
 }
@@ -317,38 +327,5 @@ fn failed(path: &Path, error: redb::Error) -> OpenError {
             OpenError::Damaged { path, why: error.to_string() }
         }
         error => OpenError::Io { path, source: io::Error::other(error) },
-    }
-}
-
-/// Any medium, with or without waiting for it. The lock on it is ours.
-#[derive(Debug)]
-struct Medium {
-    inner: Box<dyn StorageBackend>,
-    sync: bool,
-}
-
-impl StorageBackend for Medium {
-    fn len(&self) -> io::Result<u64> {
-        self.inner.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        if self.sync { self.inner.sync_data() } else { Ok(()) }
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.inner.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.inner.close()
     }
 }

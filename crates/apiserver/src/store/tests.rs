@@ -244,7 +244,7 @@ async fn a_waiting_watcher_wakes() {
 
 #[tokio::test]
 async fn what_expires_is_deleted_as_by_anybody() {
-    let now = i64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap();
+    let now = jiff::Timestamp::now().as_millisecond();
     let expiring = |text: &str, after| Body { expires: Some(now + after), ..body(text) };
     let (store, dir) = open(QUICK);
     let far = 3_600_000;
@@ -258,7 +258,6 @@ async fn what_expires_is_deleted_as_by_anybody() {
     }
     let longer = store.get("/events/longer").unwrap().revision;
     store.write("/events/longer".into(), Change::Update(longer, expiring("longer", far))).await.unwrap();
-    let from = store.revision();
     drop(store);
 
     // Its time is on disk too.
@@ -276,7 +275,6 @@ async fn what_expires_is_deleted_as_by_anybody() {
     }
     assert_eq!(gone, BTreeSet::from(["first".into(), "over".into()]));
     assert_eq!(keys(&store.list("/events/", None, None, 0).unwrap()), ["/events/kept", "/events/longer"]);
-    assert!(store.revision() > from - 1 && store.watch("/events/", store.revision()).is_ok());
 }
 
 #[tokio::test]

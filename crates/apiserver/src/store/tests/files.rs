@@ -103,6 +103,69 @@ fn a_file_of_something_else_is_refused_in_words() {
     }
 }
 
+/// A file of which part is lost or wrong is refused, or what is read is what was written: never something else,
+/// and never a panic.
+#[tokio::test]
+async fn a_damaged_file_is_noticed() {
+    let (store, dir) = open(QUICK);
+    some(&store).await;
+    let (page, seen) = (store.list("", None, None, 0).unwrap(), events(&store, 1).await);
+    drop(store);
+    let path = dir.path().join("store.redb");
+    let whole = fs::read(&path).unwrap();
+    let mut refused = 0;
+    let mut check = |what: String, bytes: &[u8]| {
+        fs::write(&path, bytes).unwrap();
+        match Store::open(dir.path(), QUICK) {
+            Ok(store) => assert_eq!(store.list("", None, None, 0).unwrap(), page, "{what}"),
+            Err(OpenError::Damaged { .. } | OpenError::Behind { .. }) => refused += 1,
+            Err(error) => panic!("{what}: {error}"),
+        }
+    };
+    for part in 0..32 {
+        let len = whole.len() * part / 32;
+        check(format!("{len} bytes"), &whole[..len]);
+    }
+    // Inside of pages that are in use, wherever those are.
+    for (page, at) in (0..whole.len()).step_by(4096).zip((0..4096).step_by(37).cycle()) {
+        if whole[page..page + 4096].iter().any(|byte| *byte != 0) {
+            let mut bytes = whole.clone();
+            bytes[page + at] ^= 0x55;
+            check(format!("byte {at} of page {page}"), &bytes);
+        }
+    }
+    assert!(refused > 32, "{refused}");
+    fs::write(&path, &whole).unwrap();
+    let store = Store::open(dir.path(), QUICK).unwrap();
+    assert_eq!(events(&store, 1).await, seen, "and the whole one is good");
+}
+
+#[tokio::test]
+async fn an_older_copy_is_not_taken_for_the_store() {
+    let (store, dir) = open(QUICK);
+    create(&store, "/x", "x").await;
+    drop(store);
+    let path = dir.path().join("store.redb");
+    let older = fs::read(&path).unwrap();
+    let store = Store::open(dir.path(), QUICK).unwrap();
+    create(&store, "/y", "y").await;
+    drop(store);
+    fs::write(&path, older).unwrap();
+    for attempt in 0..2 {
+        let error = Store::open(dir.path(), QUICK).unwrap_err();
+        assert!(matches!(error, OpenError::Behind { found: 2, acknowledged: 3, .. }), "{attempt}: {error}");
+    }
+    // The ways out that the words name.
+    let new = dir.path().join("new");
+    Store::restore(&path, &new).unwrap();
+    assert_eq!(Store::open(&new, QUICK).unwrap().get("/x"), Some(entry("/x", "x", 2)));
+    fs::rename(&path, dir.path().join("away")).unwrap();
+    assert_eq!(Store::open(dir.path(), QUICK).unwrap().revision(), 1);
+    fs::remove_file(&path).unwrap();
+    Store::restore(&dir.path().join("away"), dir.path()).unwrap();
+    assert_eq!(Store::open(dir.path(), QUICK).unwrap().figures().keys, 1);
+}
+
 #[tokio::test]
 async fn a_backup_is_restored_into_a_life_of_its_own() {
     let (store, dir) = open(QUICK);

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 use redb::StorageBackend;
 
 use super::super::disk::{self, OpenMedium};
+use super::super::guard::Guard;
 use super::*;
 
 /// What has reached the platter, and what is on its way.
@@ -103,8 +104,8 @@ impl Drive {
     fn open(&self) -> Result<Store, OpenError> {
         let drive = self.clone();
         let medium: OpenMedium = Box::new(move || Ok(Box::new(drive.clone())));
-        let lock = tempfile::tempfile().unwrap();
-        let (disk, state) = Disk::open_on("drive".into(), medium, true, lock)?;
+        let guard = Guard::on(tempfile::tempfile().unwrap());
+        let (disk, state) = Disk::open_on("drive".into(), medium, true, guard)?;
         Ok(Store::start(disk, state, Options { history: 8, ..Options::default() }))
     }
 }
