@@ -99,7 +99,7 @@ pub struct Kind {
     /// Admission after validation: only says yes or no.
     pub confirm: fn(&Value, &Admission<'_>) -> Result<(), Refusal>,
     /// What field selectors may name besides `metadata.name` and `metadata.namespace`.
-    pub fields: &'static [(&'static str, fn(&Value) -> String)],
+    pub fields: &'static [Field],
     /// Of tables.
     pub columns: &'static [Column],
     /// A cell for each column.
@@ -107,6 +107,9 @@ pub struct Kind {
     /// What a table says of the whole row: that a pod is done.
     pub row_conditions: fn(&Value) -> Vec<Value>,
 }
+
+/// What a field selector names, and what it compares with.
+pub type Field = (&'static str, fn(&Value) -> String);
 
 /// What hangs below an object: `status`, `binding`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,7 +278,6 @@ impl Kind {
         if let Some(metadata) = object.get_mut("metadata") {
             json::remove(metadata, "deletionTimestamp");
             json::remove(metadata, "deletionGracePeriodSeconds");
-            json::remove(metadata, "generation");
         }
         (self.on_create)(object, now);
     }

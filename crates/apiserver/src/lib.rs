@@ -11,7 +11,6 @@
 
 pub mod access;
 mod discovery;
-mod events;
 mod garbage;
 pub mod kinds;
 mod namespaces;

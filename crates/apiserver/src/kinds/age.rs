@@ -34,7 +34,7 @@ pub(super) fn words(milliseconds: i64) -> String {
     // Towards zero, as Go's int() does: 1.9 seconds to come are one.
     match milliseconds / 1000 {
         ..=-2 => "<invalid>".into(),
-        ..0 => "0s".into(),
+        -1 => "0s".into(),
         seconds @ 0..120 => format!("{seconds}s"),
         seconds if seconds < 10 * MINUTE => two(seconds / MINUTE, 'm', seconds % MINUTE, 's'),
         seconds if seconds < 3 * HOUR => format!("{}m", seconds / MINUTE),

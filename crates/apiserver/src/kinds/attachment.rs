@@ -34,10 +34,10 @@ pub(super) static ATTACHMENT: Kind = Kind {
         }
         // Upstream's gate MutableCSINodeAllocatableCount is off.
         for error in ["attachError", "detachError"] {
-            if !json::has(old, &format!("/status/{error}/errorCode")) {
-                if let Some(error) = attachment.pointer_mut(&format!("/status/{error}")) {
-                    json::remove(error, "errorCode");
-                }
+            if !json::has(old, &format!("/status/{error}/errorCode"))
+                && let Some(error) = attachment.pointer_mut(&format!("/status/{error}"))
+            {
+                json::remove(error, "errorCode");
             }
         }
     },

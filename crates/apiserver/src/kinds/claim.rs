@@ -58,7 +58,6 @@ pub(super) static CLAIM: Kind = Kind {
         Ok(())
     },
     confirm: may_grow,
-    fields: &[("name", |claim| json::text(claim, "/metadata/name").into())],
     columns: &[
         NAME,
         Column::text("Status", "Whether it is bound."),

@@ -191,6 +191,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::kinds::{Kind, group_snapshot, snapshot};
 
     #[test]
     fn generations() {
@@ -231,5 +232,121 @@ mod tests {
             ]
         );
         assert!(warnings(&object, Some(&object)).is_empty());
+    }
+
+    /// Each kind with its definition's file, its rules, and the fields of its columns.
+    static DEFINED: [(&Kind, &str, &Rules); 6] = [
+        (
+            &snapshot::CLASS,
+            include_str!("../../../../deploy/crds/volumesnapshotclasses.yaml"),
+            &snapshot::CLASS_RULES,
+        ),
+        (
+            &snapshot::CONTENT,
+            include_str!("../../../../deploy/crds/volumesnapshotcontents.yaml"),
+            &snapshot::CONTENT_RULES,
+        ),
+        (
+            &snapshot::SNAPSHOT,
+            include_str!("../../../../deploy/crds/volumesnapshots.yaml"),
+            &snapshot::SNAPSHOT_RULES,
+        ),
+        (
+            &group_snapshot::CLASS,
+            include_str!("../../../../deploy/crds/volumegroupsnapshotclasses.yaml"),
+            &group_snapshot::CLASS_RULES,
+        ),
+        (
+            &group_snapshot::CONTENT,
+            include_str!("../../../../deploy/crds/volumegroupsnapshotcontents.yaml"),
+            &group_snapshot::CONTENT_RULES,
+        ),
+        (
+            &group_snapshot::SNAPSHOT,
+            include_str!("../../../../deploy/crds/volumegroupsnapshots.yaml"),
+            &group_snapshot::SNAPSHOT_RULES,
+        ),
+    ];
+
+    /// What a schema says besides types: where there is a rule and its message, what is required, which words.
+    fn said(
+        schema: &Value,
+        at: &str,
+        rules: &mut Vec<String>,
+        required: &mut Vec<String>,
+        words: &mut Vec<String>,
+    ) {
+        for rule in json::list(schema, "/x-kubernetes-validations") {
+            rules.push(format!("{at} {}: {}", json::text(schema, "/type"), json::text(rule, "/message")));
+        }
+        for field in json::list(schema, "/required").iter().filter_map(Value::as_str) {
+            required.push(format!("{at}/{field}"));
+        }
+        if schema.get("enum").is_some() {
+            words.push(format!("{at}: {}", schema["enum"]));
+        }
+        for (name, inner) in json::entries(schema, "/properties") {
+            said(inner, &format!("{at}/{name}"), rules, required, words);
+        }
+    }
+
+    #[test]
+    fn kinds_are_as_their_definitions_say() {
+        for (kind, yaml, rules) in DEFINED {
+            let definition: Value = serde_saphyr::from_str(yaml).unwrap();
+            let spec = &definition["spec"];
+            let names = &spec["names"];
+            assert_eq!(spec["group"], kind.group);
+            assert_eq!((&names["kind"], &names["plural"]), (&json!(kind.kind), &json!(kind.plural)));
+            assert_eq!(
+                (&names["singular"], &names["shortNames"]),
+                (&json!(kind.singular), &json!(kind.short_names))
+            );
+            assert_eq!(spec["scope"] == "Namespaced", kind.namespaced, "{}", kind.kind);
+            let version =
+                spec["versions"].as_array().unwrap().iter().find(|version| version["name"] == "v1").unwrap();
+            assert_eq!(version["subresources"].get("status").is_some(), kind.subresource("status").is_some());
+
+            let columns = version["additionalPrinterColumns"].as_array().unwrap();
+            assert_eq!(columns.len() + 1, kind.columns.len(), "{}", kind.kind);
+            for (column, ours) in columns.iter().zip(&kind.columns[1..]) {
+                assert_eq!((&column["name"], &column["type"]), (&json!(ours.name), &json!(ours.of)));
+                let path = column["jsonPath"].as_str().unwrap();
+                let default = format!("Custom resource definition column (in JSONPath format): {path}");
+                assert_eq!(
+                    column["description"].as_str().unwrap_or(&default),
+                    ours.description,
+                    "{}",
+                    kind.kind
+                );
+                // A word at the path comes out in the cell.
+                let mut object = json!("a word");
+                for field in path.rsplit('.').filter(|field| !field.is_empty()) {
+                    object = json!({field: object});
+                }
+                let at = kind.columns.iter().position(|of| of.name == ours.name).unwrap();
+                let cell = &(kind.row)(&object, Time(0))[at];
+                assert_eq!(cell, if ours.of == "date" { "<invalid>" } else { "a word" }, "{path}");
+            }
+
+            let (mut messages, mut required, mut words) = (Vec::new(), Vec::new(), Vec::new());
+            said(&version["schema"]["openAPIV3Schema"], "", &mut messages, &mut required, &mut words);
+            let sorted = |mut all: Vec<String>| {
+                all.sort();
+                all
+            };
+            let ours =
+                rules.rules.iter().map(|(at, of, _, message)| format!("{at} {of}: {message}")).collect();
+            assert_eq!(sorted(ours), sorted(messages), "{}", kind.kind);
+            let ours = rules
+                .required
+                .iter()
+                .flat_map(|(at, fields)| fields.iter().map(move |field| format!("{at}/{field}")));
+            // Those of a selector are a list's, whose items no rule here looks at.
+            let required = required.into_iter().filter(|at| !at.contains("matchExpressions")).collect();
+            assert_eq!(sorted(ours.collect()), sorted(required), "{}", kind.kind);
+            let ours = rules.words.iter().map(|(at, words)| format!("{at}: {}", json!(words))).collect();
+            assert_eq!(sorted(ours), sorted(words), "{}", kind.kind);
+        }
     }
 }

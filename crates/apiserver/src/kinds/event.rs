@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 use wharf_model::Time;
 
-use super::{BASE, Column, Kind, age, go, json, meta, names};
+use super::{BASE, Column, Field, Kind, age, go, json, meta, names};
 use crate::status::Cause;
 
 /// What happened, as the core group has it.
@@ -55,7 +55,7 @@ pub(super) static NEW_EVENT: Kind = Kind {
     },
     validate: |event| validate_new(&event_to_core(event)),
     validate_update: |event, old| validate_new_update(&event_to_core(event), &event_to_core(old)),
-    fields: FIELDS,
+    fields: NEW_FIELDS,
     columns: COLUMNS,
     row: |event, now| row(&event_to_core(event), now),
     ..BASE
@@ -107,7 +107,7 @@ pub fn event_from_core(event: &Value) -> Value {
     new
 }
 
-const FIELDS: &[(&str, fn(&Value) -> String)] = &[
+const FIELDS: &[Field] = &[
     ("involvedObject.kind", |event| involved(event, "kind")),
     ("involvedObject.namespace", |event| involved(event, "namespace")),
     ("involvedObject.name", |event| involved(event, "name")),
@@ -116,14 +116,24 @@ const FIELDS: &[(&str, fn(&Value) -> String)] = &[
     ("involvedObject.resourceVersion", |event| involved(event, "resourceVersion")),
     ("involvedObject.fieldPath", |event| involved(event, "fieldPath")),
     ("reason", |event| json::text(event, "/reason").into()),
-    ("reportingComponent", |event| json::text(&event_to_core(event), "/reportingComponent").into()),
-    ("source", |event| {
-        let event = event_to_core(event);
-        match json::text(&event, "/source/component") {
-            "" => json::text(&event, "/reportingComponent").into(),
-            component => component.into(),
-        }
+    ("reportingComponent", |event| json::text(event, "/reportingComponent").into()),
+    ("source", |event| match json::text(event, "/source/component") {
+        "" => json::text(event, "/reportingComponent").into(),
+        component => component.into(),
     }),
+    ("type", |event| json::text(event, "/type").into()),
+];
+
+const NEW_FIELDS: &[Field] = &[
+    ("regarding.kind", |event| involved(event, "kind")),
+    ("regarding.namespace", |event| involved(event, "namespace")),
+    ("regarding.name", |event| involved(event, "name")),
+    ("regarding.uid", |event| involved(event, "uid")),
+    ("regarding.apiVersion", |event| involved(event, "apiVersion")),
+    ("regarding.resourceVersion", |event| involved(event, "resourceVersion")),
+    ("regarding.fieldPath", |event| involved(event, "fieldPath")),
+    ("reason", |event| json::text(event, "/reason").into()),
+    ("reportingController", |event| json::text(event, "/reportingController").into()),
     ("type", |event| json::text(event, "/type").into()),
 ];
 
@@ -432,12 +442,18 @@ mod tests {
 
     #[test]
     fn selected_by() {
-        let of = |event: &Value, field: &str| EVENT.field(field).map(|of| of(event)).unwrap();
-        assert_eq!(of(&old(), "involvedObject.uid"), "u");
-        assert_eq!(of(&old(), "source"), "binder");
-        assert_eq!(of(&new(), "source"), "wharf.dev/binder");
-        assert_eq!(of(&new(), "involvedObject.name"), "c");
-        assert_eq!(of(&old(), "type"), "Normal");
-        assert_eq!(of(&new(), "reportingComponent"), "wharf.dev/binder");
+        let of = |kind: &Kind, event: &Value, field: &str| kind.field(field).map(|of| of(event));
+        for (kind, event, field, expected) in [
+            (&EVENT, old(), "involvedObject.uid", Some("u")),
+            (&EVENT, old(), "source", Some("binder")),
+            (&EVENT, event_to_core(&new()), "source", Some("wharf.dev/binder")),
+            (&EVENT, old(), "type", Some("Normal")),
+            (&EVENT, old(), "regarding.name", None),
+            (&NEW_EVENT, new(), "regarding.name", Some("c")),
+            (&NEW_EVENT, new(), "reportingController", Some("wharf.dev/binder")),
+            (&NEW_EVENT, new(), "involvedObject.name", None),
+        ] {
+            assert_eq!(of(kind, &event, field).as_deref(), expected, "{field}");
+        }
     }
 }

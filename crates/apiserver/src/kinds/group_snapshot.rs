@@ -108,7 +108,7 @@ pub(super) static SNAPSHOT: Kind = Kind {
 
 const GROUP: &str = "groupsnapshot.storage.k8s.io";
 
-static CLASS_RULES: Rules = Rules {
+pub(super) static CLASS_RULES: Rules = Rules {
     required: &[("", &["deletionPolicy", "driver"])],
     words: &[("/deletionPolicy", &["Delete", "Retain"])],
     rules: &[
@@ -118,7 +118,7 @@ static CLASS_RULES: Rules = Rules {
     ],
 };
 
-static CONTENT_RULES: Rules = Rules {
+pub(super) static CONTENT_RULES: Rules = Rules {
     required: &[
         ("", &["spec"]),
         ("/spec", &["deletionPolicy", "driver", "source", "volumeGroupSnapshotRef"]),
@@ -175,7 +175,7 @@ static CONTENT_RULES: Rules = Rules {
     ],
 };
 
-static SNAPSHOT_RULES: Rules = Rules {
+pub(super) static SNAPSHOT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["source"])],
     words: &[],
     rules: &[

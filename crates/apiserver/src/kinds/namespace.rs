@@ -25,10 +25,10 @@ pub(super) static NAMESPACE: Kind = Kind {
     on_create: |namespace, _| {
         namespace["status"] = json!({"phase": "Active"});
         let finalizers = json::map(namespace, "spec").entry("finalizers").or_insert_with(|| json!([]));
-        if let Value::Array(finalizers) = finalizers {
-            if !finalizers.iter().any(|finalizer| finalizer == "kubernetes") {
-                finalizers.push("kubernetes".into());
-            }
+        if let Value::Array(finalizers) = finalizers
+            && !finalizers.iter().any(|finalizer| finalizer == "kubernetes")
+        {
+            finalizers.push("kubernetes".into());
         }
         label(namespace);
     },
@@ -75,10 +75,7 @@ pub(super) static NAMESPACE: Kind = Kind {
         }
         Ok(())
     },
-    fields: &[
-        ("name", |namespace| json::text(namespace, "/metadata/name").into()),
-        ("status.phase", |namespace| json::text(namespace, "/status/phase").into()),
-    ],
+    fields: &[("status.phase", |namespace| json::text(namespace, "/status/phase").into())],
     columns: &[NAME, Column::text("Status", "Active, or Terminating while it is being emptied."), AGE],
     row: |namespace, now| {
         let of = |pointer: &str| Value::from(json::text(namespace, pointer));

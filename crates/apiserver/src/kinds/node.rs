@@ -112,10 +112,10 @@ fn not_ready(node: &mut Value) {
     const KEY: &str = "node.kubernetes.io/not-ready";
     let is = |taint: &Value| json::text(taint, "/key") == KEY && json::text(taint, "/effect") == "NoSchedule";
     let taints = json::map(node, "spec").entry("taints").or_insert_with(|| json!([]));
-    if let Value::Array(taints) = taints {
-        if !taints.iter().any(is) {
-            taints.push(json!({"key": KEY, "effect": "NoSchedule"}));
-        }
+    if let Value::Array(taints) = taints
+        && !taints.iter().any(is)
+    {
+        taints.push(json!({"key": KEY, "effect": "NoSchedule"}));
     }
 }
 

@@ -93,12 +93,16 @@ pub(super) static POD: Kind = Kind {
     admit: admission::admit,
     fields: &[
         ("spec.nodeName", |pod| json::text(pod, "/spec/nodeName").into()),
+        // Its name before there were nodes.
+        ("spec.host", |pod| json::text(pod, "/spec/nodeName").into()),
         ("spec.restartPolicy", |pod| json::text(pod, "/spec/restartPolicy").into()),
         ("spec.schedulerName", |pod| json::text(pod, "/spec/schedulerName").into()),
         ("spec.serviceAccountName", |pod| json::text(pod, "/spec/serviceAccountName").into()),
         ("spec.hostNetwork", |pod| json::flag(pod, "/spec/hostNetwork").to_string()),
         ("status.phase", |pod| json::text(pod, "/status/phase").into()),
         ("status.podIP", |pod| json::text(pod, "/status/podIP").into()),
+        // Upstream takes it, and finds nothing by it.
+        ("status.podIPs", |_| String::new()),
         ("status.nominatedNodeName", |pod| json::text(pod, "/status/nominatedNodeName").into()),
     ],
     columns: &[

@@ -123,13 +123,13 @@ pub(super) const AGE: Column = Column::new(
     "Custom resource definition column (in JSONPath format): .metadata.creationTimestamp",
 );
 
-static CLASS_RULES: Rules = Rules {
+pub(super) static CLASS_RULES: Rules = Rules {
     required: &[("", &["deletionPolicy", "driver"])],
     words: &[("/deletionPolicy", &["Delete", "Retain"])],
     rules: &[],
 };
 
-static CONTENT_RULES: Rules = Rules {
+pub(super) static CONTENT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["deletionPolicy", "driver", "source", "volumeSnapshotRef"])],
     words: &[("/spec/deletionPolicy", &["Delete", "Retain"])],
     rules: &[
@@ -154,7 +154,7 @@ static CONTENT_RULES: Rules = Rules {
     ],
 };
 
-static SNAPSHOT_RULES: Rules = Rules {
+pub(super) static SNAPSHOT_RULES: Rules = Rules {
     required: &[("", &["spec"]), ("/spec", &["source"])],
     words: &[],
     rules: &[

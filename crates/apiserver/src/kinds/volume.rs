@@ -62,7 +62,6 @@ pub(super) static VOLUME: Kind = Kind {
         protect(volume, admission, "kubernetes.io/pv-protection");
         Ok(())
     },
-    fields: &[("name", |volume| json::text(volume, "/metadata/name").into())],
     columns: &[
         NAME,
         Column::text("Capacity", "Its size."),
@@ -113,10 +112,10 @@ pub(super) fn protect(object: &mut Value, admission: &Admission<'_>, finalizer: 
     }
     let metadata = json::map(object, "metadata");
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
-    if let Value::Array(finalizers) = finalizers {
-        if !finalizers.iter().any(|one| one == finalizer) {
-            finalizers.push(finalizer.into());
-        }
+    if let Value::Array(finalizers) = finalizers
+        && !finalizers.iter().any(|one| one == finalizer)
+    {
+        finalizers.push(finalizer.into());
     }
 }
 
@@ -186,10 +185,11 @@ fn validate_update(volume: &Value, old: &Value) -> Vec<Cause> {
         there.collect::<serde_json::Map<_, _>>().into()
     };
     let (mut new_source, old_source) = (sources(volume), sources(old));
-    if json::has(&old_source, "/csi") && !json::has(&old_source, "/csi/controllerExpandSecretRef") {
-        if let Some(csi) = new_source.get_mut("csi") {
-            json::remove(csi, "controllerExpandSecretRef");
-        }
+    if json::has(&old_source, "/csi")
+        && !json::has(&old_source, "/csi/controllerExpandSecretRef")
+        && let Some(csi) = new_source.get_mut("csi")
+    {
+        json::remove(csi, "controllerExpandSecretRef");
     }
     if new_source != old_source {
         let detail = format!(

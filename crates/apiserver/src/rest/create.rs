@@ -106,7 +106,7 @@ impl Api {
         (kind.on_create)(&mut object, self.now());
         let causes = kind.invalid_on_create(&object);
         if !causes.is_empty() {
-            return Err(Refusal::invalid(kind.group, kind.kind, &name, causes));
+            return Err(kind.refuse_invalid(&name, causes));
         }
         warnings.extend((kind.warnings)(&object, None));
         (kind.confirm)(&object, &admission)?;

@@ -9,8 +9,7 @@ use serde_json::{Map, Value};
 use wharf_model::Time;
 
 use super::meta;
-use crate::events;
-use crate::kinds::Kind;
+use crate::kinds::{self, Kind};
 use crate::status::Refusal;
 use crate::store::{Body, Key};
 
@@ -55,14 +54,14 @@ pub(crate) fn decode(kind: &Kind, stored: &[u8]) -> Result<Value, Refusal> {
 
 /// Gives a stored object its type, and the shape of it.
 fn dress(kind: &Kind, object: Value) -> Value {
-    let mut object = if is_new_event(kind) { events::to_new(object) } else { object };
+    let mut object = if is_new_event(kind) { kinds::event_from_core(&object) } else { object };
     object["kind"] = kind.kind.into();
     object["apiVersion"] = kind.api_version().into();
     object
 }
 
 fn undress(kind: &Kind, object: &Value) -> Map<String, Value> {
-    let object = if is_new_event(kind) { events::to_core(object.clone()) } else { object.clone() };
+    let object = if is_new_event(kind) { kinds::event_to_core(object) } else { object.clone() };
     match object {
         Value::Object(mut map) => {
             map.remove("kind");

@@ -11,7 +11,7 @@ use super::options::WriteOptions;
 use super::route::Target;
 use super::{Api, encode, meta};
 use crate::access::{User, restrict_node};
-use crate::kinds::{Admission, Kind, Operation};
+use crate::kinds::{self, Admission, Kind, Operation};
 use crate::status::{Cause, Refusal};
 use crate::store::{Change, WriteError};
 
@@ -133,31 +133,22 @@ impl Api {
         if subresource != "finalize" {
             (kind.admit)(&mut new, &admission)?;
         }
-        meta::keep(&mut new, old, &["generation"]);
         let causes = match subresource {
             "status" => {
-                (kind.on_status)(&mut new, old, self.now());
-                system_fields(&mut new, old);
+                kind.prepare_status(&mut new, old, self.now());
                 kind.invalid_on_status(&new, old)
             }
-            // Only the finalizers of its spec.
             "finalize" => {
-                let finalizers = new.pointer("/spec/finalizers").cloned();
-                new = Value::clone(old);
-                match finalizers {
-                    Some(finalizers) => meta::map(&mut new, "spec").insert("finalizers".into(), finalizers),
-                    None => meta::map(&mut new, "spec").remove("finalizers"),
-                };
-                Vec::new()
+                kinds::prepare_finalize(&mut new, old);
+                kinds::invalid_on_finalize(&new, old)
             }
             _ => {
-                (kind.on_update)(&mut new, old, self.now());
-                system_fields(&mut new, old);
+                kind.prepare_update(&mut new, old, self.now());
                 kind.invalid_on_update(&new, old)
             }
         };
         if !causes.is_empty() {
-            return Err(Refusal::invalid(kind.group, kind.kind, &target.name, causes));
+            return Err(kind.refuse_invalid(&target.name, causes));
         }
         warnings.extend((kind.warnings)(&new, Some(old)));
         (kind.confirm)(&new, &admission)?;
@@ -181,7 +172,6 @@ fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<
         "" | "0" => {
             let cause =
                 Cause::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
-            let cause = Cause { message: cause.message.replace("value: 0:", "value: 0x0:"), ..cause };
             return Err(Refusal::invalid(kind.group, kind.plural, name, vec![cause]));
         }
         version if version != meta::version(old) => {
@@ -193,21 +183,9 @@ fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<
     Ok(())
 }
 
-/// What no write changes: who the object is, and that it is being deleted.
-fn system_fields(new: &mut Value, old: &Value) {
-    meta::keep(new, old, &["uid", "creationTimestamp", "selfLink"]);
-    if meta::is_deleting(old) {
-        meta::keep(new, old, &["deletionTimestamp"]);
-        if meta::grace(new).is_none() {
-            meta::keep(new, old, &["deletionGracePeriodSeconds"]);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds;
     use serde_json::json;
 
     #[test]
@@ -223,7 +201,7 @@ mod tests {
             (
                 leases,
                 json!({}),
-                Some((422, "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")),
+                Some((422, "metadata.resourceVersion: Invalid value: 0: must be specified for an update")),
             ),
         ] {
             let mut new = json!({"metadata": metadata});

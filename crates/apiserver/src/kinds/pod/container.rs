@@ -119,7 +119,7 @@ fn ports(container: &Value, at: &str) -> Vec<Cause> {
         for (field, is_required) in [("containerPort", true), ("hostPort", false)] {
             match json::number(port, &format!("/{field}")).unwrap_or_default() {
                 0 if is_required => causes.push(Cause::required(&format!("{at}.{field}"), "")),
-                0 | 1..=65535 => (),
+                0..=65535 => (),
                 number => {
                     let detail = "must be between 1 and 65535, inclusive";
                     causes.push(Cause::invalid(&format!("{at}.{field}"), &number.into(), detail));

@@ -69,10 +69,8 @@ fn container(container: &mut Map<String, Value>, is_host: bool) {
     }
     for port in objects(container.get_mut("ports")) {
         json::fill(port, "protocol", "TCP");
-        if is_host {
-            if let Some(number) = port.get("containerPort").cloned() {
-                json::fill(port, "hostPort", number);
-            }
+        if let (true, Some(number)) = (is_host, port.get("containerPort").cloned()) {
+            json::fill(port, "hostPort", number);
         }
     }
     for variable in objects(container.get_mut("env")) {

@@ -47,11 +47,11 @@ pub(super) fn validate(pod: &Value) -> Vec<Cause> {
     {
         causes.extend(named(spec, field, rule));
     }
-    if let Some(seconds) = json::number(spec, "/activeDeadlineSeconds") {
-        if !(1..=MOST_SECONDS).contains(&seconds) {
-            let detail = format!("must be between 1 and {MOST_SECONDS}, inclusive");
-            causes.push(Cause::invalid("spec.activeDeadlineSeconds", &seconds.into(), &detail));
-        }
+    if let Some(seconds) = json::number(spec, "/activeDeadlineSeconds")
+        && !(1..=MOST_SECONDS).contains(&seconds)
+    {
+        let detail = format!("must be between 1 and {MOST_SECONDS}, inclusive");
+        causes.push(Cause::invalid("spec.activeDeadlineSeconds", &seconds.into(), &detail));
     }
     causes.extend(named(spec, "hostname", names::label));
     causes.extend(named(spec, "subdomain", names::label));

@@ -104,11 +104,9 @@ fn validate_source(volume: &Value, field: &str, pod: &str) -> Vec<Cause> {
                 .then(|| Cause::required(&format!("{at}.{part}"), ""))
         };
         match name {
-            "emptyDir" => {
-                if json::quantity(source, "/sizeLimit").is_some_and(|size| size < Quantity::ZERO) {
-                    let detail = "SizeLimit field must be a valid resource quantity";
-                    causes.push(Cause::forbidden(&format!("{at}.sizeLimit"), detail));
-                }
+            "emptyDir" if json::quantity(source, "/sizeLimit").is_some_and(|size| size < Quantity::ZERO) => {
+                let detail = "SizeLimit field must be a valid resource quantity";
+                causes.push(Cause::forbidden(&format!("{at}.sizeLimit"), detail));
             }
             "hostPath" => causes.extend(source::host_path(source, &at)),
             "nfs" => causes.extend(source::nfs(source, &at)),

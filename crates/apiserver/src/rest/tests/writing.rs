@@ -236,7 +236,7 @@ async fn a_put_makes_a_lease_and_needs_its_version_then() {
     assert!(
         refused
             .message()
-            .contains("metadata.resourceVersion: Invalid value: 0x0: must be specified for an update")
+            .contains("metadata.resourceVersion: Invalid value: 0: must be specified for an update")
     );
 }
 
