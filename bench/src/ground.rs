@@ -68,7 +68,8 @@ impl Cost {
 impl Ground {
     /// Starts a cluster; `tuned` is its controller manager, and the driver can do what these options say.
     pub(crate) async fn start(tuned: bool, capabilities: &str) -> Self {
-        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned });
+        let cluster =
+            TestCluster::start_with(ClusterOptions { nodes: &[], tuned, ..ClusterOptions::default() });
         let driver = ScriptedDriver::start(&cluster, DRIVER, &[capabilities, "--node-capabilities="]);
         cluster.apply(&objects::ground());
         let options = ConnectOptions { kubeconfig: Some(cluster.kubeconfig()), ..ConnectOptions::default() };

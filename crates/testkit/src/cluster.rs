@@ -22,11 +22,13 @@ pub struct ClusterOptions {
     pub nodes: &'static [&'static str],
     /// The controller manager may send as many requests as it likes. At its defaults it binds four claims a second.
     pub tuned: bool,
+    /// The controllers that run, as `--controllers` takes them.
+    pub controllers: &'static str,
 }
 
 impl Default for ClusterOptions {
     fn default() -> Self {
-        Self { nodes: &["node-a", "node-b"], tuned: true }
+        Self { nodes: &["node-a", "node-b"], tuned: true, controllers: "*" }
     }
 }
 
@@ -47,7 +49,8 @@ impl TestCluster {
 
     /// Starts a cluster.
     pub fn start_with(options: ClusterOptions) -> Self {
-        let flags = if options.tuned { "--kube-api-qps 1000 --kube-api-burst 2000" } else { "" };
+        let rate = if options.tuned { "--kube-api-qps 1000 --kube-api-burst 2000" } else { "" };
+        let flags = format!("--controllers={} {rate}", options.controllers);
         let mut keeper = Command::new(SCRIPT)
             .arg("run")
             .env("NODES", options.nodes.join(" "))
@@ -200,13 +203,18 @@ impl TestCluster {
         self.kubectl(&["get", "--raw", &format!("/api/v1/nodes/{node}/proxy/metrics")])
     }
 
+    /// One of its programs.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.run.join("bin").join(name)
+    }
+
     /// Where everything of it is kept.
     pub fn directory(&self) -> &Path {
         &self.run
     }
 
     fn kubectl_command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.run.join("bin/kubectl"));
+        let mut command = Command::new(self.program("kubectl"));
         command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
         command
     }

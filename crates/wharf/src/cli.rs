@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::apiserver::{self, ApiserverArgs};
 use crate::backup::{self, BackupArgs};
 use crate::csi::{self, CsiArgs};
 use crate::driver::{self, DriverArgs};
@@ -55,6 +56,7 @@ enum Command {
     Sidecar(Box<SidecarArgs>),
     SnapshotController(Box<SnapshotControllerArgs>),
     Install(InstallArgs),
+    Apiserver(Box<ApiserverArgs>),
     SnapshotMetadata(Box<SnapshotMetadataArgs>),
     Local(LocalArgs),
     Csi(Box<CsiArgs>),
@@ -70,6 +72,7 @@ impl Cli {
             | Command::Sidecar(_)
             | Command::SnapshotController(_)
             | Command::SnapshotMetadata(_)
+            | Command::Apiserver(_)
             | Command::Fake(_) => "info",
             Command::Local(_) | Command::Csi(_) | Command::Install(_) | Command::Backup(_) => "warn",
         }
@@ -83,6 +86,7 @@ impl Cli {
             Command::SnapshotController(args) => sidecar::run_snapshot_controller(*args).await,
             Command::Install(args) => install::run(args).await,
             Command::SnapshotMetadata(args) => snapshot_metadata::run(*args).await,
+            Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Local(args) => local::run(args),
             Command::Csi(args) => csi::run(*args).await,
             Command::Backup(args) => backup::run(*args).await,

@@ -1,6 +1,7 @@
 //! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
 //! done, 1 failed, 2 not understood.
 
+mod apiserver;
 mod backup;
 mod cli;
 mod csi;

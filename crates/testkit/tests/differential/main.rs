@@ -67,7 +67,7 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("differential");
     let _ = std::fs::remove_dir_all(&logs);
     let began = Instant::now();
-    let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned: true });
+    let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
     let mut results = Results::new();
     for side in [Side::Upstream, Side::Ours] {
         results.append(&mut run(&cluster, &logs, &scenarios, side));

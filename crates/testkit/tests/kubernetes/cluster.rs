@@ -23,4 +23,4 @@ use wharf_testkit::ClusterOptions;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Where no pod has to run.
-const API_ONLY: ClusterOptions = ClusterOptions { nodes: &[], tuned: true };
+const API_ONLY: ClusterOptions = ClusterOptions { nodes: &[], tuned: true, controllers: "*" };

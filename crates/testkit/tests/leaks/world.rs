@@ -75,7 +75,7 @@ impl World {
         // Of an earlier run.
         let _ = std::fs::remove_dir_all(logs);
         std::fs::create_dir_all(logs).unwrap();
-        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned: true });
+        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
         let kubeconfig = cluster.kubeconfig().display().to_string();
         let wharf = built("wharf");
         let installed = Command::new(&wharf).args(["install", "crds", "--kubeconfig", &kubeconfig]).output();

@@ -1,0 +1,106 @@
+//! ConfigMap: words for programs.
+
+use serde_json::Value;
+
+use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names, secret};
+use crate::status::Cause;
+
+/// Words for programs.
+pub(super) static CONFIG_MAP: Kind = Kind {
+    kind: "ConfigMap",
+    plural: "configmaps",
+    singular: "configmap",
+    short_names: &["cm"],
+    namespaced: true,
+    validate,
+    validate_update: |map, old| {
+        let mut causes = meta::validate_update(map, old);
+        causes.extend(secret::sealed(map, old, &["data", "binaryData"]));
+        causes.extend(validate(map));
+        causes
+    },
+    columns: &[NAME, Column::text("Data", "How many keys it has."), AGE],
+    row: |map, now| {
+        let keys = json::entries(map, "/data").count() + json::entries(map, "/binaryData").count();
+        vec![json::text(map, "/metadata/name").into(), keys.into(), age(map, now).into()]
+    },
+    ..BASE
+};
+
+fn validate(map: &Value) -> Vec<Cause> {
+    let mut causes = meta::validate(map, true, names::subdomain);
+    let mut bytes = 0;
+    for (key, value) in json::entries(map, "/data") {
+        let field = format!("data[{key}]");
+        causes.extend(meta::each(&field, key, names::key(key)));
+        if json::entries(map, "/binaryData").any(|(other, _)| other == key) {
+            causes.push(Cause::invalid(&field, &key.into(), "duplicate of key present in binaryData"));
+        }
+        bytes += value.as_str().unwrap_or_default().len();
+    }
+    for (key, value) in json::entries(map, "/binaryData") {
+        causes.extend(meta::each(&format!("binaryData[{key}]"), key, names::key(key)));
+        bytes += secret::decoded_bytes(value);
+    }
+    if bytes > secret::MOST_BYTES {
+        // That is how upstream prints a field without a name.
+        causes.push(Cause::too_long("[]", secret::MOST_BYTES));
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wharf_model::Time;
+
+    use super::*;
+    use crate::kinds::testing::{invalid, invalid_change, with};
+
+    fn good() -> Value {
+        json!({"metadata": {"name": "m", "namespace": "ns"}, "data": {"a": "1"}, "binaryData": {"b": "AAAA"}})
+    }
+
+    #[test]
+    fn rules() {
+        for (patch, expected) in [
+            (json!({}), vec![]),
+            (
+                json!({"data": {"b": "2"}}),
+                vec!["data[b]: Invalid value: \"b\": duplicate of key present in binaryData"],
+            ),
+            (json!({"data": {"..": ""}}), vec!["data[..]: Invalid value: \"..\": must not be '..'"]),
+            (json!({"binaryData": {".": ""}}), vec!["binaryData[.]: Invalid value: \".\": must not be '.'"]),
+            (
+                json!({"data": {"a": "x".repeat(1 << 20)}}),
+                vec!["[]: Too long: may not be more than 1048576 bytes"],
+            ),
+        ] {
+            assert_eq!(invalid(&CONFIG_MAP, &good(), &patch), expected, "{patch}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_one_stays() {
+        let sealed = with(&good(), &json!({"immutable": true}));
+        assert!(
+            invalid_change(&CONFIG_MAP, &good(), &json!({"data": {"a": "2"}, "immutable": true})).is_empty()
+        );
+        let fixed = "field is immutable when `immutable` is set";
+        for (patch, field) in [
+            (json!({"data": {"a": "2"}}), "data"),
+            (json!({"binaryData": null}), "binaryData"),
+            (json!({"immutable": null}), "immutable"),
+        ] {
+            assert_eq!(
+                invalid_change(&CONFIG_MAP, &sealed, &patch),
+                [format!("{field}: Forbidden: {fixed}")]
+            );
+        }
+    }
+
+    #[test]
+    fn rows() {
+        assert_eq!(Value::from((CONFIG_MAP.row)(&good(), Time(0))), json!(["m", 2, "<unknown>"]));
+    }
+}

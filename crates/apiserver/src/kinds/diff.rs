@@ -1,0 +1,226 @@
+//! What differs between two texts, line by line, as the messages about fields that cannot change show it.
+//!
+//! The longest run of equal lines is taken first, then those on both sides of it: that is what upstream's library
+//! does, and where there is a choice, so must we choose.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Lines of context around a change.
+const CONTEXT: usize = 3;
+/// From so many lines on, upstream's library looks only at lines that are rare.
+const MANY: usize = 200;
+
+/// A run of equal lines: from, in the old and in the new text, and how many.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Run {
+    old: usize,
+    new: usize,
+    lines: usize,
+}
+
+/// A part of both texts that is equal, or is not.
+#[derive(Clone)]
+struct Part {
+    equal: bool,
+    old: Range<usize>,
+    new: Range<usize>,
+}
+
+/// The changes in the unified form, without names of files. Empty for equal texts.
+pub(super) fn unified(old: &str, new: &str) -> String {
+    let old: Vec<&str> = old.split('\n').collect();
+    let new: Vec<&str> = new.split('\n').collect();
+    let mut text = String::new();
+    for group in groups(parts(&old, &new)) {
+        let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
+        let (of_old, of_new) = (first.old.start..last.old.end, first.new.start..last.new.end);
+        text.push_str(&format!("@@ -{} +{} @@\n", place(of_old), place(of_new)));
+        let mut put = |sign: char, lines: &[&str]| {
+            for line in lines {
+                text.extend([sign].into_iter().chain(line.chars()).chain(['\n']));
+            }
+        };
+        for part in &group {
+            if part.equal {
+                put(' ', &old[part.old.clone()]);
+            } else {
+                put('-', &old[part.old.clone()]);
+                put('+', &new[part.new.clone()]);
+            }
+        }
+    }
+    text
+}
+
+/// Lines count from 1; one line needs no length; none are after the line before.
+fn place(range: Range<usize>) -> String {
+    match range.len() {
+        0 => format!("{},0", range.start),
+        1 => format!("{}", range.start + 1),
+        length => format!("{},{length}", range.start + 1),
+    }
+}
+
+fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
+    let mut at: HashMap<&str, Vec<usize>> = HashMap::new();
+    for (index, line) in new.iter().enumerate() {
+        at.entry(line).or_default().push(index);
+    }
+    if new.len() >= MANY {
+        at.retain(|_, lines| lines.len() <= new.len() / 100 + 1);
+    }
+    let mut runs = Vec::new();
+    find_runs(old, new, &at, 0..old.len(), 0..new.len(), &mut runs);
+    let mut joined: Vec<Run> = Vec::new();
+    for run in runs {
+        match joined.last_mut() {
+            Some(last) if last.old + last.lines == run.old && last.new + last.lines == run.new => {
+                last.lines += run.lines
+            }
+            _ => joined.push(run),
+        }
+    }
+    joined.push(Run { old: old.len(), new: new.len(), lines: 0 });
+    let mut parts = Vec::new();
+    let (mut i, mut j) = (0, 0);
+    for Run { old, new, lines } in joined {
+        if i < old || j < new {
+            parts.push(Part { equal: false, old: i..old, new: j..new });
+        }
+        (i, j) = (old + lines, new + lines);
+        if lines > 0 {
+            parts.push(Part { equal: true, old: old..i, new: new..j });
+        }
+    }
+    parts
+}
+
+fn find_runs(
+    old: &[&str],
+    new: &[&str],
+    at: &HashMap<&str, Vec<usize>>,
+    in_old: Range<usize>,
+    in_new: Range<usize>,
+    runs: &mut Vec<Run>,
+) {
+    let run = longest_run(old, new, at, in_old.clone(), in_new.clone());
+    if run.lines == 0 {
+        return;
+    }
+    if in_old.start < run.old && in_new.start < run.new {
+        find_runs(old, new, at, in_old.start..run.old, in_new.start..run.new, runs);
+    }
+    runs.push(run);
+    let (i, j) = (run.old + run.lines, run.new + run.lines);
+    if i < in_old.end && j < in_new.end {
+        find_runs(old, new, at, i..in_old.end, j..in_new.end, runs);
+    }
+}
+
+/// The first of the longest.
+fn longest_run(
+    old: &[&str],
+    new: &[&str],
+    at: &HashMap<&str, Vec<usize>>,
+    in_old: Range<usize>,
+    in_new: Range<usize>,
+) -> Run {
+    let mut best = Run { old: in_old.start, new: in_new.start, lines: 0 };
+    // How long a run ends at this line of the new text, for the line of the old text before this one.
+    let mut ending: HashMap<usize, usize> = HashMap::new();
+    for i in in_old.clone() {
+        let mut next = HashMap::new();
+        for &j in at.get(old[i]).into_iter().flatten().filter(|j| in_new.contains(j)) {
+            let lines =
+                j.checked_sub(1).and_then(|before| ending.get(&before)).copied().unwrap_or_default() + 1;
+            next.insert(j, lines);
+            if lines > best.lines {
+                best = Run { old: i + 1 - lines, new: j + 1 - lines, lines };
+            }
+        }
+        ending = next;
+    }
+    // Lines that are not rare were left out so far.
+    while best.old > in_old.start && best.new > in_new.start && old[best.old - 1] == new[best.new - 1] {
+        best = Run { old: best.old - 1, new: best.new - 1, lines: best.lines + 1 };
+    }
+    while best.old + best.lines < in_old.end
+        && best.new + best.lines < in_new.end
+        && old[best.old + best.lines] == new[best.new + best.lines]
+    {
+        best.lines += 1;
+    }
+    best
+}
+
+/// Changes that are near each other are shown together, with a little of what is around them.
+fn groups(mut parts: Vec<Part>) -> Vec<Vec<Part>> {
+    if let Some(first) = parts.first_mut().filter(|part| part.equal) {
+        first.old.start = first.old.start.max(first.old.end.saturating_sub(CONTEXT));
+        first.new.start = first.new.start.max(first.new.end.saturating_sub(CONTEXT));
+    }
+    if let Some(last) = parts.last_mut().filter(|part| part.equal) {
+        last.old.end = last.old.end.min(last.old.start + CONTEXT);
+        last.new.end = last.new.end.min(last.new.start + CONTEXT);
+    }
+    let mut groups = Vec::new();
+    let mut group: Vec<Part> = Vec::new();
+    for mut part in parts {
+        if part.equal && part.old.len() > 2 * CONTEXT {
+            let (old, new) = (part.old.clone(), part.new.clone());
+            group.push(Part {
+                equal: true,
+                old: old.start..old.start + CONTEXT,
+                new: new.start..new.start + CONTEXT,
+            });
+            groups.push(std::mem::take(&mut group));
+            part.old.start = old.end - CONTEXT;
+            part.new.start = new.end - CONTEXT;
+        }
+        group.push(part);
+    }
+    if group.iter().any(|part| !part.equal) {
+        groups.push(group);
+    }
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_texts_do_not_differ() {
+        assert_eq!(unified("a\nb", "a\nb"), "");
+    }
+
+    #[test]
+    fn changes_with_what_is_around_them() {
+        let old = "1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n12\n13\n14";
+        let new = "1\n2\n3\n4\nfive\n6\n7\n8\n9\n10\n11\n12\n13\n14\n15";
+        assert_eq!(
+            unified(old, new),
+            "@@ -2,7 +2,7 @@\n 2\n 3\n 4\n-5\n+five\n 6\n 7\n 8\n@@ -12,3 +12,4 @@\n 12\n 13\n 14\n+15\n"
+        );
+    }
+
+    #[test]
+    fn lines_come_and_go() {
+        assert_eq!(unified("a", "a\nb"), "@@ -1 +1,2 @@\n a\n+b\n");
+        assert_eq!(unified("a\nb\nc", "c"), "@@ -1,3 +1 @@\n-a\n-b\n c\n");
+    }
+
+    #[test]
+    fn near_changes_are_shown_together() {
+        assert_eq!(
+            unified("a\n1\n2\n3\n4\n5\n6\nb", "x\n1\n2\n3\n4\n5\n6\ny"),
+            "@@ -1,8 +1,8 @@\n-a\n+x\n 1\n 2\n 3\n 4\n 5\n 6\n-b\n+y\n"
+        );
+    }
+
+    #[test]
+    fn the_longest_run_is_kept_first() {
+        assert_eq!(unified("a\nb", "a\nc\na\nb"), "@@ -1,2 +1,4 @@\n+a\n+c\n a\n b\n");
+    }
+}

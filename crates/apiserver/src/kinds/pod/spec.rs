@@ -1,0 +1,148 @@
+//! What is wrong with what a pod asks for.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{container, volumes};
+use crate::kinds::{json, meta, names, node, topology};
+use crate::status::Cause;
+
+/// The largest number of 32 bits, which upstream's seconds have.
+const MOST_SECONDS: i64 = 2_147_483_647;
+
+/// What is wrong with a pod's spec.
+pub(super) fn validate(pod: &Value) -> Vec<Cause> {
+    let spec = &json::at(pod, "/spec");
+    let mut causes = Vec::new();
+    if !json::has(spec, "/terminationGracePeriodSeconds") {
+        causes.push(Cause::required("spec.terminationGracePeriodSeconds", ""));
+    }
+    let (volumes, wrong) = volumes::validate(spec, json::text(pod, "/metadata/name"));
+    causes.extend(wrong);
+    causes.extend(container::validate_all(spec, &volumes));
+    if json::flag(spec, "/hostNetwork") {
+        causes.extend(container::host_ports(spec));
+    }
+    causes.extend(one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"]));
+    causes.extend(one_of(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]));
+    causes.extend(meta::labels(spec, "/nodeSelector", "spec.nodeSelector"));
+    causes.extend(node_affinity(spec));
+    for (index, gate) in json::list(spec, "/readinessGates").iter().enumerate() {
+        let field = format!("spec.readinessGates[{index}].conditionType");
+        let name = json::text(gate, "/conditionType");
+        causes.extend(meta::each(&field, name, names::qualified(name)));
+    }
+    let mut gates = BTreeSet::new();
+    for (index, gate) in json::list(spec, "/schedulingGates").iter().enumerate() {
+        let field = format!("spec.schedulingGates[{index}]");
+        let name = json::text(gate, "/name");
+        causes.extend(meta::each(&field, name, names::qualified(name)));
+        if !gates.insert(name) {
+            causes.push(Cause::duplicate(&field, &name.into()));
+        }
+    }
+    for (field, rule) in
+        [("serviceAccountName", names::subdomain as meta::NameRule), ("nodeName", names::subdomain)]
+    {
+        causes.extend(named(spec, field, rule));
+    }
+    if let Some(seconds) = json::number(spec, "/activeDeadlineSeconds")
+        && !(1..=MOST_SECONDS).contains(&seconds)
+    {
+        let detail = format!("must be between 1 and {MOST_SECONDS}, inclusive");
+        causes.push(Cause::invalid("spec.activeDeadlineSeconds", &seconds.into(), &detail));
+    }
+    causes.extend(named(spec, "hostname", names::label));
+    causes.extend(named(spec, "subdomain", names::label));
+    causes.extend(tolerations(spec));
+    causes.extend(named(spec, "priorityClassName", names::subdomain));
+    causes.extend(named(spec, "runtimeClassName", names::subdomain));
+    if json::text(spec, "/serviceAccountName").is_empty() {
+        causes.extend(volumes::tokens_without_account(spec));
+    }
+    for list in ["containers", "initContainers"] {
+        causes.extend(container::images(spec, list));
+    }
+    causes
+}
+
+fn named(spec: &Value, field: &str, rule: meta::NameRule) -> Vec<Cause> {
+    match json::text(spec, &format!("/{field}")) {
+        "" => Vec::new(),
+        text => meta::each(&format!("spec.{field}"), text, rule(text, false)).collect(),
+    }
+}
+
+fn one_of(spec: &Value, field: &str, known: &[&str]) -> Option<Cause> {
+    let path = format!("spec.{field}");
+    match json::text(spec, &format!("/{field}")) {
+        "" => Some(Cause::required(&path, "")),
+        value if known.contains(&value) => None,
+        value => Some(Cause::not_supported(&path, &value.into(), known)),
+    }
+}
+
+fn node_affinity(spec: &Value) -> Vec<Cause> {
+    const FIELD: &str = "spec.affinity.nodeAffinity";
+    let Some(affinity) = spec.pointer("/affinity/nodeAffinity") else { return Vec::new() };
+    let mut causes = Vec::new();
+    let (required, preferred) =
+        ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");
+    if let Some(selector) = affinity.get(required) {
+        causes.extend(topology::node_selector(selector, &format!("{FIELD}.{required}"), false));
+    }
+    for (index, term) in json::list(affinity, &format!("/{preferred}")).iter().enumerate() {
+        let field = format!("{FIELD}.{preferred}[{index}]");
+        let weight = json::number(term, "/weight").unwrap_or_default();
+        if !(1..=100).contains(&weight) {
+            causes.push(Cause::invalid(
+                &format!("{field}.weight"),
+                &weight.into(),
+                "must be in the range 1-100",
+            ));
+        }
+        if let Some(preference) = term.get("preference") {
+            causes.extend(topology::node_selector_term(preference, &format!("{field}.preference"), false));
+        }
+    }
+    causes
+}
+
+/// What is wrong with tolerations.
+pub(super) fn tolerations(spec: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (index, toleration) in json::list(spec, "/tolerations").iter().enumerate() {
+        let of = |name: &str| json::text(toleration, &format!("/{name}"));
+        let at = |name: &str| format!("spec.tolerations[{index}].{name}");
+        if !of("key").is_empty() {
+            causes.extend(meta::each(&at("key"), of("key"), names::qualified(of("key"))));
+        } else if of("operator") != "Exists" {
+            let detail =
+                "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            causes.push(Cause::invalid(&at("operator"), &of("operator").into(), detail));
+        }
+        if json::has(toleration, "/tolerationSeconds") && of("effect") != "NoExecute" {
+            let detail = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            causes.push(Cause::invalid(&at("effect"), &of("effect").into(), detail));
+        }
+        match of("operator") {
+            "" | "Equal" => {
+                let wrong = names::label_value(of("value"));
+                if !wrong.is_empty() {
+                    causes.push(Cause::invalid(&at("operator"), &of("value").into(), &wrong.join(";")));
+                }
+            }
+            "Exists" if !of("value").is_empty() => {
+                let detail = "value must be empty when `operator` is 'Exists'";
+                causes.push(Cause::invalid(&at("operator"), &of("value").into(), detail));
+            }
+            "Exists" => (),
+            other => causes.push(Cause::not_supported(&at("operator"), &other.into(), &["Equal", "Exists"])),
+        }
+        if !of("effect").is_empty() {
+            causes.extend(node::effect(of("effect"), &at("effect"), true));
+        }
+    }
+    causes
+}

@@ -1,0 +1,260 @@
+//! Secret: words that only some may read. No message repeats one.
+
+use serde_json::Value;
+
+use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
+use crate::status::Cause;
+
+/// Words that only some may read.
+pub(super) static SECRET: Kind = Kind {
+    kind: "Secret",
+    plural: "secrets",
+    singular: "secret",
+    namespaced: true,
+    default: |secret| {
+        let Value::Object(secret) = secret else { return };
+        // What is given as text is stored as bytes, and goes before what was given as such.
+        if let Some(Value::Object(texts)) = secret.remove("stringData") {
+            let data = secret.entry("data").or_insert_with(|| serde_json::Map::new().into());
+            for (key, text) in texts {
+                data[key] = base64(text.as_str().unwrap_or_default().as_bytes()).into();
+            }
+        }
+        if secret.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
+            secret.insert("type".into(), "Opaque".into());
+        }
+    },
+    on_update: |secret, old, _| {
+        if json::text(secret, "/type").is_empty() {
+            json::keep(secret, old, "type");
+        }
+    },
+    validate,
+    validate_update: |secret, old| {
+        let mut causes = meta::validate_update(secret, old);
+        causes.extend(meta::immutable(secret, old, "/type", "type"));
+        causes.extend(sealed(secret, old, &["data"]));
+        causes.extend(validate(secret));
+        causes
+    },
+    fields: &[("type", |secret| json::text(secret, "/type").into())],
+    columns: &[
+        NAME,
+        Column::text("Type", "What its keys mean."),
+        Column::text("Data", "How many keys it has."),
+        AGE,
+    ],
+    row: |secret, now| {
+        vec![
+            json::text(secret, "/metadata/name").into(),
+            json::text(secret, "/type").into(),
+            json::entries(secret, "/data").count().into(),
+            age(secret, now).into(),
+        ]
+    },
+    ..BASE
+};
+
+/// Of all values together.
+pub(super) const MOST_BYTES: usize = 1 << 20;
+
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+fn base64(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for chunk in bytes.chunks(3) {
+        let mut word = 0u32;
+        for index in 0..3 {
+            word = word << 8 | u32::from(chunk.get(index).copied().unwrap_or_default());
+        }
+        for index in 0..4 {
+            let digit = (word >> (18 - 6 * index) & 63) as usize;
+            text.push(if index > chunk.len() { '=' } else { char::from(ALPHABET[digit]) });
+        }
+    }
+    text
+}
+
+/// The bytes that a base64 text stands for, if it does.
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=');
+    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
+    let mut word = 0u32;
+    for (index, digit) in text.bytes().enumerate() {
+        let value = ALPHABET.iter().position(|known| *known == digit)?;
+        word = word << 6 | value as u32;
+        if index % 4 > 0 {
+            bytes.push((word >> (6 - 2 * (index % 4)) & 255) as u8);
+        }
+    }
+    Some(bytes)
+}
+
+/// How many bytes a base64 text stands for.
+pub(super) fn decoded_bytes(value: &Value) -> usize {
+    value.as_str().unwrap_or_default().trim_end_matches('=').len() * 3 / 4
+}
+
+/// What was sealed stays as it is, and sealed.
+pub(super) fn sealed(object: &Value, old: &Value, fields: &[&str]) -> Vec<Cause> {
+    if !json::flag(old, "/immutable") {
+        return Vec::new();
+    }
+    let detail = "field is immutable when `immutable` is set";
+    let mut causes = Vec::new();
+    if !json::flag(object, "/immutable") {
+        causes.push(Cause::forbidden("immutable", detail));
+    }
+    let changed = fields.iter().filter(|field| object.get(field) != old.get(field));
+    causes.extend(changed.map(|field| Cause::forbidden(field, detail)));
+    causes
+}
+
+fn validate(secret: &Value) -> Vec<Cause> {
+    let mut causes = meta::validate(secret, true, names::subdomain);
+    let mut bytes = 0;
+    for (key, value) in json::entries(secret, "/data") {
+        causes.extend(meta::each(&format!("data[{key}]"), key, names::key(key)));
+        bytes += decoded_bytes(value);
+    }
+    if bytes > MOST_BYTES {
+        causes.push(Cause::too_long("data", MOST_BYTES));
+    }
+    let value = |key: &str| secret.get("data").and_then(|data| data.get(key)).and_then(Value::as_str);
+    let missing = |key: &str| Cause::required(&format!("data[{key}]"), "");
+    match json::text(secret, "/type") {
+        "kubernetes.io/service-account-token" => {
+            const OF: &str = "kubernetes.io/service-account.name";
+            if json::annotation(secret, OF).unwrap_or_default().is_empty() {
+                causes.push(Cause::required(&format!("metadata.annotations[{OF}]"), ""));
+            }
+        }
+        "kubernetes.io/dockercfg" => causes.extend(registry(value(".dockercfg"), ".dockercfg")),
+        "kubernetes.io/dockerconfigjson" => {
+            causes.extend(registry(value(".dockerconfigjson"), ".dockerconfigjson"));
+        }
+        "kubernetes.io/basic-auth" if value("username").is_none() && value("password").is_none() => {
+            causes.extend([missing("username"), missing("password")]);
+        }
+        "kubernetes.io/ssh-auth" if value("ssh-privatekey").unwrap_or_default().is_empty() => {
+            causes.push(missing("ssh-privatekey"));
+        }
+        "kubernetes.io/tls" => {
+            let keys = ["tls.crt", "tls.key"];
+            causes.extend(keys.iter().filter(|key| value(key).is_none()).map(|key| missing(key)));
+        }
+        _ => (),
+    }
+    causes
+}
+
+/// Credentials of a registry of images are a JSON object.
+fn registry(value: Option<&str>, key: &str) -> Option<Cause> {
+    let field = format!("data[{key}]");
+    let Some(value) = value else { return Some(Cause::required(&field, "")) };
+    let bytes = decoded(value).unwrap_or_default();
+    let text = String::from_utf8_lossy(&bytes);
+    let detail = match (serde_json::from_slice(&bytes), text.trim_start().chars().next()) {
+        (Ok(Value::Object(_) | Value::Null), _) => return None,
+        (Ok(other), _) => {
+            let kind = match other {
+                Value::String(_) => "string",
+                Value::Array(_) => "array",
+                Value::Bool(_) => "bool",
+                _ => "number",
+            };
+            format!("json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}")
+        }
+        (Err(_), Some(first)) if !"{[\"-0123456789tfn".contains(first) => {
+            format!("invalid character '{first}' looking for beginning of value")
+        }
+        (Err(_), _) => "unexpected end of JSON input".into(),
+    };
+    Some(Cause::invalid(&field, &"<secret contents redacted>".into(), &detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use wharf_model::Time;
+
+    use super::*;
+    use crate::kinds::testing::{invalid, invalid_change, with};
+
+    fn good() -> Value {
+        json!({"metadata": {"name": "s", "namespace": "ns"}, "data": {"a": "MQ=="}})
+    }
+
+    #[test]
+    fn texts_become_bytes() {
+        for (text, expected) in
+            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("fooba\u{ff}", "Zm9vYmHDvw==")]
+        {
+            assert_eq!(base64(text.as_bytes()), expected, "{text}");
+            assert_eq!(decoded(expected).as_deref(), Some(text.as_bytes()), "{text}");
+            assert_eq!(decoded_bytes(&expected.into()), text.len(), "{text}");
+        }
+        let mut secret = with(&good(), &json!({"stringData": {"a": "2", "b": "3"}}));
+        (SECRET.default)(&mut secret);
+        assert_eq!(secret["data"], json!({"a": "Mg==", "b": "Mw=="}));
+        assert_eq!(secret.get("stringData"), None);
+        assert_eq!(secret["type"], "Opaque");
+    }
+
+    #[test]
+    fn rules() {
+        let of = |kind: &str, data: Value| json!({"type": format!("kubernetes.io/{kind}"), "data": data});
+        for (patch, expected) in [
+            (json!({}), vec![]),
+            (json!({"data": {"..": ""}}), vec!["data[..]: Invalid value: \"..\": must not be '..'"]),
+            (of("tls", json!({})), vec!["data[tls.crt]: Required value", "data[tls.key]: Required value"]),
+            (of("ssh-auth", json!({})), vec!["data[ssh-privatekey]: Required value"]),
+            (
+                of("basic-auth", json!({})),
+                vec!["data[username]: Required value", "data[password]: Required value"],
+            ),
+            (of("basic-auth", json!({"username": "YQ=="})), vec![]),
+            (of("dockerconfigjson", json!({})), vec!["data[.dockerconfigjson]: Required value"]),
+            (of("dockerconfigjson", json!({".dockerconfigjson": "e30="})), vec![]),
+            (
+                of("dockercfg", json!({".dockercfg": ""})),
+                vec![
+                    "data[.dockercfg]: Invalid value: \"<secret contents redacted>\": unexpected end of JSON input",
+                ],
+            ),
+            (
+                of("service-account-token", json!({})),
+                vec!["metadata.annotations[kubernetes.io/service-account.name]: Required value"],
+            ),
+            (
+                json!({"data": {"a": "A".repeat(1_400_000)}}),
+                vec!["data: Too long: may not be more than 1048576 bytes"],
+            ),
+        ] {
+            assert_eq!(invalid(&SECRET, &good(), &patch), expected, "{patch}");
+        }
+    }
+
+    #[test]
+    fn changes() {
+        let sealed = with(&good(), &json!({"immutable": true}));
+        for (old, patch, expected) in [
+            (&good(), json!({"data": {"a": "Mg=="}}), vec![]),
+            (&good(), json!({"type": "x/y"}), vec!["type: Invalid value: \"x/y\": field is immutable"]),
+            (
+                &sealed,
+                json!({"data": {"a": "Mg=="}}),
+                vec!["data: Forbidden: field is immutable when `immutable` is set"],
+            ),
+        ] {
+            assert_eq!(invalid_change(&SECRET, old, &patch), expected, "{patch}");
+        }
+    }
+
+    #[test]
+    fn rows_and_fields() {
+        let secret = with(&good(), &json!({"type": "Opaque"}));
+        assert_eq!(Value::from((SECRET.row)(&secret, Time(0))), json!(["s", "Opaque", 1, "<unknown>"]));
+        assert_eq!(SECRET.field("type").map(|of| of(&secret)).as_deref(), Some("Opaque"));
+    }
+}

@@ -1,0 +1,112 @@
+//! Bodies: read up to a bound, and made objects of the kind that is expected.
+
+use std::pin::Pin;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
+use serde_json::Value;
+
+use super::options::FieldValidation;
+use super::{Body, BoxError, meta};
+use crate::kinds::Kind;
+use crate::schema;
+use crate::status::Refusal;
+
+/// As upstream's.
+pub(crate) const LIMIT: usize = 3 << 20;
+
+type Reading = Pin<Box<dyn Future<Output = Result<Collected<Bytes>, BoxError>> + Send>>;
+
+/// The whole body.
+pub(crate) async fn read(body: Body) -> Result<Bytes, Refusal> {
+    let reading: Reading = collect(body);
+    match reading.await {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => {
+            let message = format!("Request entity too large: limit is {LIMIT}");
+            Err(Refusal::new(413, "RequestEntityTooLarge", message))
+        }
+        Err(error) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+    }
+}
+
+fn collect(body: Body) -> Reading {
+    Box::pin(Limited::new(body, LIMIT).collect())
+}
+
+/// The object in a body. Fields that the kind does not have are dropped, and reported as was asked.
+pub(crate) fn object(
+    kind: &Kind,
+    raw: &[u8],
+    fields: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    typed(kind.group, kind.version, kind.kind, raw, fields, warnings)
+}
+
+/// The same for what is no kind of its own, but is sent to a subresource.
+pub(crate) fn typed(
+    group: &str,
+    version: &str,
+    kind: &str,
+    raw: &[u8],
+    fields: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<Value, Refusal> {
+    let mut value: Value =
+        serde_json::from_slice(raw).map_err(|error| unrecognized(kind, &error.to_string(), raw))?;
+    if !value.is_object() {
+        return Err(unrecognized(kind, "json: cannot unmarshal into an object", raw));
+    }
+    let (said, of) = (meta::text(&value, "/apiVersion").to_owned(), meta::text(&value, "/kind").to_owned());
+    let expected = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    if !of.is_empty() && of != kind {
+        let version = said.rsplit('/').next().unwrap_or("");
+        return Err(Refusal::bad_request(format!(
+            "{of} in version {version:?} cannot be handled as a {kind}: expected {kind} of {expected}"
+        )));
+    }
+    if !said.is_empty() && said != expected {
+        return Err(Refusal::bad_request(format!(
+            "the API version in the data ({said}) does not match the expected API version ({expected})"
+        )));
+    }
+    value["apiVersion"] = expected.into();
+    value["kind"] = kind.into();
+    let schema = schema::of(group, kind).ok_or_else(|| no_schema(kind))?;
+    let name = meta::name(&value).to_owned();
+    let conformed = schema.conform(value).map_err(|error| error.refusal(schema, &name))?;
+    let mut strange = conformed.unknown;
+    if fields != FieldValidation::Ignore {
+        strange.extend(schema::duplicates(raw));
+    }
+    match fields {
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => warnings.extend(strange),
+        FieldValidation::Strict if strange.is_empty() => {}
+        FieldValidation::Strict => {
+            return Err(unfit(kind, version, &format!("strict decoding error: {}", strange.join(", "))));
+        }
+    }
+    Ok(conformed.object)
+}
+
+fn unfit(kind: &str, version: &str, why: &str) -> Refusal {
+    Refusal::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+}
+
+pub(crate) fn no_schema(kind: &str) -> Refusal {
+    Refusal::new(500, "InternalError", format!("Internal error occurred: there is no schema of {kind}"))
+}
+
+fn unrecognized(kind: &str, why: &str, raw: &[u8]) -> Refusal {
+    let start: String = raw.iter().take(30).map(|byte| format!("{byte:02x}")).collect();
+    let start = match raw.len() {
+        0 => "<empty>".into(),
+        1..=30 => start,
+        _ => format!("{start} ..."),
+    };
+    Refusal::bad_request(format!(
+        "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {why} ({start})"
+    ))
+}

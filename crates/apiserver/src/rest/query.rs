@@ -1,0 +1,110 @@
+//! Query parameters, read as upstream reads them.
+
+use crate::status::Refusal;
+
+/// The parameters of one request, decoded, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// What cannot be decoded is taken as it stands: a strange parameter is nobody's parameter.
+    pub(crate) fn parse(query: &str) -> Self {
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        Self(
+            pairs
+                .map(|pair| {
+                    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+                    (decode(name, true), decode(value, true))
+                })
+                .collect(),
+        )
+    }
+
+    /// The first of that name; empty if there is none.
+    pub(crate) fn text(&self, name: &str) -> &str {
+        self.0.iter().find(|(of, _)| of == name).map_or("", |(_, value)| value)
+    }
+
+    /// All of that name.
+    pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(of, _)| of == name).map(|(_, value)| value.as_str())
+    }
+
+    /// Anything but `false` and `0` is true, as for upstream; none if it is not there.
+    pub(crate) fn flag(&self, name: &str) -> Option<bool> {
+        let value = self.all(name).next()?;
+        Some(!(value == "0" || value.eq_ignore_ascii_case("false")))
+    }
+
+    /// A whole number; none if it is not there or empty.
+    pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, Refusal> {
+        match self.text(name) {
+            "" => Ok(None),
+            text => match text.parse() {
+                Ok(number) => Ok(Some(number)),
+                Err(_) => {
+                    Err(Refusal::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax")))
+                }
+            },
+        }
+    }
+}
+
+/// Percent signs undone; a plus is a space in a query and itself in a path.
+pub(crate) fn decode(text: &str, query: bool) -> String {
+    if !text.contains(['%', '+']) {
+        return text.to_owned();
+    }
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let hex = |at: usize| tail.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+        match (first, hex(0), hex(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                rest = &tail[2..];
+            }
+            (b'+', ..) if query => {
+                bytes.push(b' ');
+                rest = tail;
+            }
+            _ => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters() {
+        let query =
+            Query::parse("watch&limit=5&labelSelector=a%20in+(b)&dryRun=All&dryRun=x&bad=%zz&f=False&n=0");
+        assert_eq!(query.flag("watch"), Some(true));
+        assert_eq!(query.flag("f"), Some(false));
+        assert_eq!(query.flag("n"), Some(false));
+        assert_eq!(query.flag("absent"), None);
+        assert_eq!(query.number("limit").unwrap(), Some(5));
+        assert_eq!(query.number("absent").unwrap(), None);
+        assert_eq!(query.text("labelSelector"), "a in (b)");
+        assert_eq!(query.all("dryRun").collect::<Vec<_>>(), ["All", "x"]);
+        assert_eq!(query.text("bad"), "%zz");
+        let refusal = query.number("dryRun").unwrap_err();
+        assert_eq!(
+            (refusal.code, refusal.message.as_str()),
+            (400, "strconv.ParseInt: parsing \"All\": invalid syntax")
+        );
+    }
+
+    #[test]
+    fn a_plus_in_a_path_is_a_plus() {
+        assert_eq!(decode("a+b%2Fc", false), "a+b/c");
+        assert_eq!(decode("%", false), "%");
+        assert_eq!(decode("%4", false), "%4");
+    }
+}

@@ -1,0 +1,133 @@
+//! Deletions: what [`decide`] says, done with one write each.
+
+use serde_json::Value;
+
+use super::answer::{Answer, List};
+use super::delete::{Deletion, answers_with_object, decide, success};
+use super::options::{DeleteOptions, Propagation};
+use super::query::Query;
+use super::route::Target;
+use super::select::Selection;
+use super::{Api, encode, meta};
+use crate::access::{User, restrict_node};
+use crate::kinds::{Admission, Operation};
+use crate::status::Refusal;
+use crate::store::{Change, WriteError};
+
+impl Api {
+    /// Deletes one object, or begins to.
+    pub(crate) async fn delete(
+        &self,
+        user: &User,
+        target: &Target,
+        options: &DeleteOptions,
+    ) -> Result<Answer, Refusal> {
+        let kind = target.kind;
+        let key = encode::key(kind, &target.namespace, &target.name);
+        let is_namespace = kind.group.is_empty() && kind.plural == "namespaces";
+        // Waits for those who are just making something in it; who comes later finds it closed.
+        let _end = if is_namespace { Some(self.ends_of_namespaces().write().await) } else { None };
+        loop {
+            let Some(entry) = self.store().get(&key) else {
+                return Err(Refusal::not_found(kind.resource(), &target.name));
+            };
+            let object = encode::decode(kind, &entry.value)?;
+            self.may_delete(user, target, &object)?;
+            let (change, last) = match decide(kind, &object, options, self.now())? {
+                Deletion::Wait => return Ok(Answer::Object(code(false, options), entry.value)),
+                Deletion::Mark(next) => {
+                    (Change::Update(entry.revision, encode::body(kind, &next, self.now())), next)
+                }
+                Deletion::Remove(last) => {
+                    (Change::Delete(entry.revision, encode::body(kind, &last, self.now())), last)
+                }
+            };
+            let gone = matches!(change, Change::Delete(..));
+            let stored = if options.dry_run {
+                encode::stored(kind, &last)
+            } else {
+                match self.store().write(key.clone(), change).await {
+                    Ok(entry) => entry.value,
+                    // Decide again from what is there now; a precondition on the version will say so then.
+                    Err(WriteError::Changed(_)) => continue,
+                    Err(error) => return Err(super::write_refusal(kind, &target.name, error)),
+                }
+            };
+            return Ok(if gone && !answers_with_object(kind) {
+                Answer::Json(200, success(kind, &last))
+            } else {
+                Answer::Object(code(gone, options), stored)
+            });
+        }
+    }
+
+    fn may_delete(&self, user: &User, target: &Target, object: &Value) -> Result<(), Refusal> {
+        let lookup = self.objects();
+        let admission =
+            Admission { operation: Operation::Delete, subresource: "", old: Some(object), lookup: &lookup };
+        (target.kind.admit)(&mut object.clone(), &admission)?;
+        (target.kind.confirm)(object, &admission)?;
+        restrict_node(user, &super::attributes(target, ""), None, Some(object), &lookup)
+    }
+
+    /// Deletes what is in a namespace, or all of a kind, and selected; answers with what it was.
+    pub(crate) async fn delete_collection(
+        &self,
+        user: &User,
+        target: &Target,
+        query: &Query,
+        options: &DeleteOptions,
+    ) -> Result<Answer, Refusal> {
+        let kind = target.kind;
+        let selection = Selection::parse(kind, query)?;
+        let page =
+            self.store().list(&encode::prefix(kind, &target.namespace), None, None, 0).map_err(|error| {
+                Refusal::new(500, "InternalError", format!("Internal error occurred: {error}"))
+            })?;
+        let mut objects = Vec::new();
+        for entry in page.entries {
+            let object = encode::decode(kind, &entry.value)?;
+            if !selection.matches(&object) {
+                continue;
+            }
+            let one = Target {
+                namespace: meta::text(&object, "/metadata/namespace").into(),
+                name: meta::name(&object).into(),
+                ..target.clone()
+            };
+            match self.delete(user, &one, options).await {
+                Ok(_) => objects.push(entry.value),
+                // Somebody was quicker.
+                Err(refusal) if refusal.code == 404 => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(Answer::List(List { objects, revision: page.revision, token: String::new(), remaining: None }))
+    }
+}
+
+/// Upstream says 202 only to those who asked to wait for dependents, and to those who asked in the old way.
+fn code(gone: bool, options: &DeleteOptions) -> u16 {
+    let waits = options.propagation == Some(Propagation::Foreground)
+        || (options.old_way && options.propagation == Some(Propagation::Background));
+    if !gone && waits { 202 } else { 200 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accepted_only_where_upstream_says_so() {
+        let of = |propagation, old_way| DeleteOptions { propagation, old_way, ..DeleteOptions::default() };
+        for (gone, options, expected) in [
+            (false, of(None, false), 200),
+            (false, of(Some(Propagation::Foreground), false), 202),
+            (false, of(Some(Propagation::Background), false), 200),
+            (false, of(Some(Propagation::Background), true), 202),
+            (true, of(Some(Propagation::Foreground), false), 200),
+        ] {
+            assert_eq!(code(gone, &options), expected, "{options:?}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! Selectors of lists and watches: by labels (`app=web,tier in (a,b),!old`) and by fields (`spec.nodeName=n1`). They are
+//! read as upstream reads them, with its words where they make no sense.
+
+mod field;
+mod label;
+
+pub use field::FieldSelector;
+pub use label::LabelSelector;
+
+#[cfg(test)]
+mod tests;

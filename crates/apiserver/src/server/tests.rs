@@ -1,0 +1,287 @@
+//! The server over real sockets on the loopback, with a service that tells who asked what.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{AUTHORIZATION, CONTENT_LENGTH};
+use http_body::Frame;
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use wharf_model::Time;
+
+use super::*;
+use crate::access::Identity;
+use crate::access::testing::Fixed;
+use crate::rest::BoxError;
+
+/// Tells who asked what. `/slow` answers when it is told to; a watch says one thing and then nothing.
+#[derive(Clone)]
+struct Echo {
+    access: Arc<Access>,
+    reached: Arc<Notify>,
+    go_on: Arc<Notify>,
+}
+
+impl Service for Echo {
+    fn access(&self) -> &Access {
+        &self.access
+    }
+
+    fn objects(&self) -> impl Objects {
+        Fixed::default()
+    }
+
+    async fn serve(&self, request: Request<Body>, user: User) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let length = body.collect().await.unwrap().to_bytes().len();
+        let (path, watch) = (parts.uri.path().to_owned(), parts.uri.query().is_some());
+        if path == "/slow" {
+            self.reached.notify_one();
+            self.go_on.notified().await;
+        }
+        let text = Bytes::from(format!("{} {} {path} {length}", user.name, parts.method));
+        let body = if watch {
+            Endless(Some(text)).boxed_unsync()
+        } else {
+            Full::new(text).map_err(|never| match never {}).boxed_unsync()
+        };
+        Response::new(body)
+    }
+}
+
+struct Endless(Option<Bytes>);
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+/// A server that runs, and how to reach it.
+struct Running {
+    address: SocketAddr,
+    echo: Echo,
+    pki: Arc<Pki>,
+    dir: TempDir,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), ServeError>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn now() -> Time {
+    Time(jiff::Timestamp::now().as_millisecond())
+}
+
+async fn running() -> Running {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Arc::new(Pki::open_or_make(dir.path(), now()).unwrap());
+    let access = Arc::new(pki.access().unwrap());
+    let echo = Echo { access, reached: Arc::default(), go_on: Arc::default() };
+    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let (address, stop) = (server.address(), CancellationToken::new());
+    assert_eq!(server.url(), format!("https://{address}"));
+    let task = tokio::spawn({
+        let (echo, pki, stop) = (echo.clone(), pki.clone(), stop.clone());
+        async move { server.run(echo, pki, &[], stop).await }
+    });
+    Running { address, echo, pki, dir, stop, task }
+}
+
+/// The certificate and key in a kubeconfig.
+fn credentials(pki: &Pki, identity: &Identity) -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let config: Value =
+        serde_saphyr::from_str(&pki.kubeconfig(identity, "https://x", now()).unwrap()).unwrap();
+    let user = &config["users"][0]["user"];
+    let pem = |field: &str| BASE64_STANDARD.decode(user[field].as_str().unwrap()).unwrap();
+    let certificate = CertificateDer::from_pem_slice(&pem("client-certificate-data")).unwrap();
+    (certificate, PrivateKeyDer::from_pem_slice(&pem("client-key-data")).unwrap())
+}
+
+impl Running {
+    /// Connects as `whose` authority's `identity`, and speaks this protocol.
+    async fn connect(
+        &self,
+        whose: &Pki,
+        identity: Option<Identity>,
+        protocol: &str,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.pki.certificate().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder =
+            ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_root_certificates(roots);
+        let mut config = match identity {
+            Some(identity) => {
+                let (certificate, key) = credentials(whose, &identity);
+                builder.with_client_auth_cert(vec![certificate], key).unwrap()
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        let stream = TcpStream::connect(self.address).await?;
+        TlsConnector::from(Arc::new(config)).connect(ServerName::try_from("localhost").unwrap(), stream).await
+    }
+
+    async fn ask(
+        &self,
+        identity: Option<Identity>,
+        protocol: &str,
+        request: Request<Full<Bytes>>,
+    ) -> Response<Incoming> {
+        let stream = self.connect(&self.pki, identity, protocol).await.unwrap();
+        send(stream, protocol, request).await.unwrap()
+    }
+}
+
+async fn send(
+    stream: TlsStream<TcpStream>,
+    protocol: &str,
+    request: Request<Full<Bytes>>,
+) -> hyper::Result<Response<Incoming>> {
+    let io = TokioIo::new(stream);
+    if protocol == "h2" {
+        let (mut sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await?;
+        tokio::spawn(connection);
+        sender.send_request(request).await
+    } else {
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+        tokio::spawn(connection);
+        sender.send_request(request).await
+    }
+}
+
+fn get(path: &str) -> Request<Full<Bytes>> {
+    Request::builder().uri(format!("https://localhost{path}")).body(Full::default()).unwrap()
+}
+
+async fn text(response: Response<Incoming>) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+const BOTH: [&str; 2] = ["http/1.1", "h2"];
+
+#[tokio::test]
+async fn who_asks_is_known_by_certificate() {
+    let server = running().await;
+    for protocol in BOTH {
+        for (identity, name) in [
+            (Identity::Admin, "wharf:admin"),
+            (Identity::Sidecar, "wharf:sidecar"),
+            (Identity::Node("n1".into()), "system:node:n1"),
+        ] {
+            let response = server.ask(Some(identity), protocol, get("/api")).await;
+            assert!(text(response).await.starts_with(&format!("{name} GET ")), "{protocol} {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_shows_nothing_is_answered_about_health_alone() {
+    let server = running().await;
+    for protocol in BOTH {
+        let response = server.ask(None, protocol, get("/api")).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{protocol}");
+        let status: Value = serde_json::from_str(&text(response).await).unwrap();
+        assert_eq!((&status["kind"], &status["reason"]), (&"Status".into(), &"Unauthorized".into()));
+        let health = text(server.ask(None, protocol, get("/readyz")).await).await;
+        assert!(health.starts_with("system:anonymous "), "{protocol}: {health}");
+    }
+}
+
+#[tokio::test]
+async fn the_administrators_token() {
+    let server = running().await;
+    let token = std::fs::read_to_string(server.dir.path().join("pki/admin.token")).unwrap();
+    let mut request = get("/api");
+    request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+    assert!(text(server.ask(None, "h2", request).await).await.starts_with("wharf:admin "));
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_authority_ends_the_connection() {
+    let server = running().await;
+    let other = tempfile::tempdir().unwrap();
+    let other = Pki::open_or_make(other.path(), now()).unwrap();
+    // The client may have finished its half of the handshake before the server says no.
+    let refused = match server.connect(&other, Some(Identity::Admin), "h2").await {
+        Ok(stream) => send(stream, "h2", get("/readyz")).await.is_err(),
+        Err(_) => true,
+    };
+    assert!(refused);
+}
+
+#[tokio::test]
+async fn a_body_has_its_bound() {
+    let server = running().await;
+    let post = |length: usize| {
+        let mut request = get("/api").map(|_| Full::new(Bytes::from(vec![b' '; length])));
+        *request.method_mut() = http::Method::POST;
+        request
+    };
+    for protocol in BOTH {
+        let most = server.ask(Some(Identity::Admin), protocol, post(3 << 20)).await;
+        assert_eq!(text(most).await, format!("wharf:admin POST /api {}", 3 << 20), "{protocol}");
+    }
+    // Said, and not sent: it is not waited for.
+    let mut request = get("/api");
+    *request.method_mut() = http::Method::POST;
+    request.headers_mut().insert(CONTENT_LENGTH, ((3 << 20) + 1).into());
+    let request = request.map(|_| Full::new(Bytes::from(vec![b' '; (3 << 20) + 1])));
+    let large = server.ask(Some(Identity::Admin), "h2", request).await;
+    assert_eq!(large.status(), StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[tokio::test]
+async fn at_the_end_watches_end_and_requests_are_answered() {
+    for protocol in BOTH {
+        let mut server = running().await;
+        let mut watch = server.ask(Some(Identity::Admin), protocol, get("/api?watch=true")).await;
+        let first = watch.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert_eq!(first, "wharf:admin GET /api 0");
+        let stream = server.connect(&server.pki, Some(Identity::Admin), protocol).await.unwrap();
+        let slow = tokio::spawn(send(stream, protocol, get("/slow")));
+        server.echo.reached.notified().await;
+
+        server.stop.cancel();
+        // HTTP/2 says the end with an empty frame; an error it must not be.
+        assert_eq!(text(watch).await, "", "{protocol}: the watch ends as if its time were over");
+        server.echo.go_on.notify_one();
+        let answer = text(slow.await.unwrap().unwrap()).await;
+        assert_eq!(answer, "wharf:admin GET /slow 0", "{protocol}");
+        (&mut server.task).await.unwrap().unwrap();
+        assert!(TcpStream::connect(server.address).await.is_err(), "{protocol}: nobody listens any more");
+    }
+}
+
+#[tokio::test]
+async fn two_cannot_listen_at_one_place() {
+    let server = running().await;
+    let error = Server::bind(server.address).await.map(|_| ()).unwrap_err();
+    assert!(error.to_string().contains(&server.address.to_string()), "{error}");
+}

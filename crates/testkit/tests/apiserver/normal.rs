@@ -1,0 +1,176 @@
+//! Makes comparable what two servers say: uid, resourceVersion, timestamps and ages are the only things that may differ, and
+//! they are found by field, not by line.
+
+use serde_json::Value;
+
+/// Fields whose values differ from server to server.
+const FIELDS: [&str; 14] = [
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "lastTimestamp",
+    "firstTimestamp",
+    "eventTime",
+    "lastTransitionTime",
+    "lastProbeTime",
+    "time",
+    "renewTime",
+    "acquireTime",
+    "expirationTimestamp",
+    "token",
+];
+
+/// A JSON value with those fields replaced by their names.
+pub(crate) fn value(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            for (field, inner) in map.iter_mut() {
+                match FIELDS.iter().find(|known| *known == field) {
+                    // An empty or missing one is not the same as one that is there.
+                    Some(known) if inner.as_str().is_some_and(|text| !text.is_empty()) => {
+                        *inner = format!("<{known}>").into()
+                    }
+                    _ => self::value(inner),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(self::value),
+        Value::String(text) => *text = words(text),
+        _ => {}
+    }
+}
+
+/// Leaves of a JSON value as lines, so that a difference is told by field.
+pub(crate) fn leaves(value: &Value) -> Vec<String> {
+    fn walk(path: &str, value: &Value, lines: &mut Vec<String>) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                map.iter().for_each(|(field, inner)| walk(&format!("{path}.{field}"), inner, lines));
+            }
+            Value::Array(list) if !list.is_empty() => {
+                list.iter().enumerate().for_each(|(at, inner)| walk(&format!("{path}[{at}]"), inner, lines));
+            }
+            leaf => lines.push(format!("{path} = {leaf}")),
+        }
+    }
+    let mut lines = Vec::new();
+    walk("", value, &mut lines);
+    lines
+}
+
+/// A table: the cells, without the width of the columns; those of ages replaced. Three spaces lie between columns, and a cell
+/// may be empty: the heading tells where each begins.
+pub(crate) fn table(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut columns: Vec<(usize, &str)> = Vec::new();
+    for line in text.lines() {
+        if line.starts_with("NAME") || line.starts_with("LAST SEEN") || line.starts_with("NAMESPACE") {
+            columns = headings(line);
+        }
+        let end = |at: usize| columns.get(at + 1).map_or(line.len(), |next| next.0);
+        let cells = columns.iter().enumerate().map(|(at, (begin, heading))| {
+            let cell = line.get(*begin..end(at).min(line.len())).unwrap_or_default().trim();
+            let is_age = matches!(*heading, "AGE" | "LAST SEEN") && cell != *heading;
+            if is_age && !cell.is_empty() { "<age>".to_owned() } else { words(cell) }
+        });
+        lines.push(cells.collect::<Vec<_>>().join(" | "));
+    }
+    lines
+}
+
+/// Where each column begins. A heading may have a single space in it.
+fn headings(line: &str) -> Vec<(usize, &str)> {
+    let mut columns = Vec::new();
+    let mut at = 0;
+    for piece in line.split("   ") {
+        let heading = piece.trim_start();
+        if !heading.is_empty() {
+            columns.push((at + piece.len() - heading.len(), heading.trim_end()));
+        }
+        at += piece.len() + 3;
+    }
+    columns
+}
+
+/// The text of `describe` and of messages, field by field.
+pub(crate) fn text(text: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut events = false;
+    for line in text.lines() {
+        events |= line.starts_with("Events:") || line.trim_start().starts_with("LAST SEEN");
+        let (field, rest) = line.split_once(':').unwrap_or((line, ""));
+        match field.trim() {
+            "Age" | "CreationTimestamp" | "Creation Timestamp" | "UID" | "Uid" | "Resource Version"
+            | "Start Time" | "RenewTime" | "Renew Time" | "Acquire Time" => {
+                lines.push(format!("{field}: <{}>", field.trim()))
+            }
+            _ if events && line.starts_with("  ") => {
+                let cells: Vec<&str> =
+                    line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+                // Type, reason, age, from, message.
+                let kept = cells.iter().enumerate().filter(|(at, _)| *at != 2).map(|(_, cell)| words(cell));
+                lines.push(kept.collect::<Vec<_>>().join(" | "));
+            }
+            _ if rest.is_empty() => lines.push(words(line.trim_end())),
+            _ => lines.push(format!("{field}:{}", words(rest.trim_end()))),
+        }
+    }
+    lines
+}
+
+/// Uids, times and generated endings within words.
+fn words(text: &str) -> String {
+    let uid = |word: &str| {
+        let parts: Vec<&str> = word.split('-').collect();
+        let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+        lengths == [8, 4, 4, 4, 12]
+            && parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    let mut out = String::new();
+    for piece in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
+        let word = piece.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        out.push_str(if uid(word) { "<uid>" } else { word });
+        out.push_str(&piece[word.len()..]);
+    }
+    out
+}
+
+/// What is different, as lines: `-` theirs alone, `+` ours alone.
+pub(crate) fn difference(theirs: &[String], ours: &[String]) -> Vec<String> {
+    let missing = |from: &[String], of: &[String], sign: char| {
+        let mut rest: Vec<&String> = of.iter().collect();
+        let mut lines = Vec::new();
+        for line in from {
+            match rest.iter().position(|other| *other == line) {
+                Some(at) => drop(rest.remove(at)),
+                None => lines.push(format!("{sign} {line}")),
+            }
+        }
+        lines
+    };
+    let mut lines = missing(theirs, ours, '-');
+    lines.extend(missing(ours, theirs, '+'));
+    if lines.is_empty() && theirs != ours {
+        lines.push("! the same lines in another order".to_owned());
+    }
+    lines
+}
+
+#[test]
+fn only_what_may_differ_is_replaced() {
+    let mut object =
+        serde_json::json!({"metadata": {"uid": "1", "name": "a", "resourceVersion": ""}, "time": null});
+    value(&mut object);
+    assert_eq!(object["metadata"], serde_json::json!({"uid": "<uid>", "name": "a", "resourceVersion": ""}));
+    assert_eq!(object["time"], Value::Null);
+    assert_eq!(
+        table("NAME   STATUS   AGE\na      Bound    5m"),
+        ["NAME | STATUS | AGE", "a | Bound | <age>"]
+    );
+    assert_eq!(words("uid 6a7f1d3e-1111-2222-3333-444455556666, b"), "uid <uid>, b");
+    assert_eq!(text("Name:  a\nAge:   3s"), ["Name:  a", "Age: <Age>"]);
+    let (a, b) = (vec!["x".to_owned(), "y".to_owned()], vec!["y".to_owned(), "z".to_owned()]);
+    assert_eq!(difference(&a, &b), ["- x", "+ z"]);
+    assert_eq!(difference(&a, &["y".to_owned(), "x".to_owned()]), ["! the same lines in another order"]);
+}

@@ -1,0 +1,143 @@
+//! Requests and answers, case by case, at both servers.
+
+use std::collections::BTreeMap;
+
+use http::Request;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::normal;
+use crate::servers::{Servers, Side};
+
+/// One case; each has a namespace of its own, `${ns}`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Case {
+    name: String,
+    /// The rule that it covers.
+    rule: String,
+    steps: Vec<Step>,
+}
+
+/// One request.
+#[derive(Deserialize, Clone)]
+#[serde(deny_unknown_fields)]
+struct Step {
+    /// `POST /api/v1/...`.
+    send: String,
+    #[serde(default)]
+    body: Value,
+    /// A body that is not JSON, or no good one.
+    raw: Option<String>,
+    /// Its content type.
+    #[serde(rename = "as", default)]
+    content_type: Option<String>,
+    accept: Option<String>,
+    /// Values that later steps name as `${name}`, by JSON pointer.
+    #[serde(default)]
+    keep: BTreeMap<String, String>,
+    /// Not compared: it only prepares.
+    #[serde(default)]
+    quiet: bool,
+}
+
+fn cases() -> Vec<Case> {
+    serde_saphyr::from_str(&crate::read("requests.yaml")).unwrap()
+}
+
+mod cluster {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs a cluster: make test-cluster"]
+    fn requests_are_answered_the_same() {
+        let servers = Servers::start();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let clients = [Side::Theirs, Side::Ours].map(|side| runtime.block_on(client(&servers, side)));
+        let only = std::env::var("ONLY").unwrap_or_default();
+        let chosen = cases().into_iter().enumerate().filter(|(_, case)| case.name.contains(&only));
+        let judged = chosen.map(|(number, case)| {
+            let namespace = format!("case-{number:03}");
+            let [theirs, ours] =
+                clients.each_ref().map(|client| runtime.block_on(run(client, &namespace, &case)));
+            (format!("{}: {}", case.name, case.rule), normal::difference(&theirs, &ours))
+        });
+        crate::judge("requests", &crate::read("requests-allowed.yaml"), judged.collect());
+    }
+}
+
+async fn client(servers: &Servers, side: Side) -> kube::Client {
+    let kubeconfig = Kubeconfig::read_from(servers.kubeconfig(side)).unwrap();
+    let config =
+        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    kube::Client::try_from(config).unwrap()
+}
+
+/// The answers as lines: code and fields.
+async fn run(client: &kube::Client, namespace: &str, case: &Case) -> Vec<String> {
+    let mut kept = BTreeMap::from([("ns".to_owned(), namespace.to_owned())]);
+    let begin = Step {
+        send: "POST /api/v1/namespaces".into(),
+        body: json!({"metadata": {"name": namespace}}),
+        raw: None,
+        content_type: None,
+        accept: None,
+        keep: BTreeMap::new(),
+        quiet: true,
+    };
+    let mut lines = Vec::new();
+    for (number, step) in [begin].iter().chain(&case.steps).enumerate() {
+        let (code, mut answer) = send(client, step, &kept).await;
+        for (name, pointer) in &step.keep {
+            let value = answer.pointer(pointer).cloned().unwrap_or_default();
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            kept.insert(name.clone(), text);
+        }
+        if step.quiet {
+            assert!(code < 300, "{}: step {number}, {}: {code} {answer}", case.name, step.send);
+            continue;
+        }
+        normal::value(&mut answer);
+        lines.push(format!("{number} code = {code}"));
+        lines.extend(normal::leaves(&answer).into_iter().map(|line| format!("{number} {line}")));
+    }
+    lines
+}
+
+/// The code, and the body: JSON, or a list of JSON lines, or a string.
+async fn send(client: &kube::Client, step: &Step, kept: &BTreeMap<String, String>) -> (u16, Value) {
+    let placed = |text: &str| {
+        kept.iter().fold(text.to_owned(), |text, (name, to)| text.replace(&format!("${{{name}}}"), to))
+    };
+    let target = placed(&step.send);
+    let (method, path) = target.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header("accept", step.accept.as_deref().unwrap_or("application/json"));
+    let body = match (&step.raw, &step.body) {
+        (Some(raw), _) => placed(raw),
+        (None, Value::Null) => String::new(),
+        (None, body) => placed(&body.to_string()),
+    };
+    if !body.is_empty() {
+        request = request.header("content-type", step.content_type.as_deref().unwrap_or("application/json"));
+    }
+    let response = client.send(request.body(body.into_bytes().into()).unwrap()).await.unwrap();
+    let code = response.status().as_u16();
+    let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
+    let text = String::from_utf8_lossy(&bytes);
+    let lines: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
+    match lines {
+        Ok(mut one) if one.len() == 1 && !target.contains("watch=") => (code, one.remove(0)),
+        Ok(many) => (code, many.into()),
+        Err(_) => (code, text.into_owned().into()),
+    }
+}
+
+#[test]
+fn the_cases_can_be_read() {
+    let cases = cases();
+    assert!(cases.iter().all(|case| !case.rule.is_empty() && !case.steps.is_empty()));
+    let names: std::collections::BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    assert_eq!(names.len(), cases.len(), "two cases have the same name");
+}

@@ -1,0 +1,100 @@
+//! Both servers, each with an administrator's kubeconfig.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use wharf_testkit::{Beside, ClusterOptions, TestCluster, built};
+
+/// A real one and ours. Nobody but the controllers that ours has too acts on the real one.
+pub(crate) struct Servers {
+    cluster: TestCluster,
+    _ours: Beside,
+    directory: tempfile::TempDir,
+}
+
+const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller";
+
+impl Servers {
+    pub(crate) fn start() -> Self {
+        let cluster = TestCluster::start_with(ClusterOptions {
+            nodes: &[],
+            controllers: CONTROLLERS,
+            ..ClusterOptions::default()
+        });
+        // It would say of each pod that it has no node for it.
+        cluster.signal("kube-scheduler", "STOP");
+        let directory = tempfile::tempdir().unwrap();
+        let (data, kubeconfig) = (directory.path().join("data"), directory.path().join("kubeconfig"));
+        let (data, kubeconfig) = (data.to_str().unwrap(), kubeconfig.to_str().unwrap());
+        let args =
+            ["apiserver", "--data-dir", data, "--listen", "127.0.0.1:0", "--kubeconfig-out", kubeconfig];
+        let ours = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
+        let servers = Self { cluster, _ours: ours, directory };
+        let until = Instant::now() + Duration::from_secs(20);
+        while !servers.run(Side::Ours, &["get", "namespace", "default"], None).success {
+            assert!(Instant::now() < until, "ours does not start:\n{}", servers._ours.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        servers.install_snapshots();
+        servers
+    }
+
+    /// The snapshot kinds are built into ours, and CRDs on a cluster.
+    fn install_snapshots(&self) {
+        let status = Command::new(built("wharf"))
+            .args(["install", "crds", "--kubeconfig"])
+            .arg(self.kubeconfig(Side::Theirs))
+            .stdout(Stdio::null())
+            .status();
+        assert!(status.unwrap().success());
+    }
+
+    pub(crate) fn kubeconfig(&self, side: Side) -> PathBuf {
+        match side {
+            Side::Theirs => self.cluster.kubeconfig(),
+            Side::Ours => self.directory.path().join("kubeconfig"),
+        }
+    }
+
+    /// Runs kubectl.
+    pub(crate) fn run(&self, side: Side, args: &[&str], stdin: Option<&str>) -> Printed {
+        use std::io::Write as _;
+        let mut command = Command::new(self.cluster.program("kubectl"));
+        // Each server has its own cache of discovery; and a warning for a terminal is none for a test.
+        let cache = self.directory.path().join(format!("cache-{side:?}"));
+        command
+            .args(args)
+            .env("KUBECONFIG", self.kubeconfig(side))
+            .env("KUBECACHEDIR", cache)
+            .env("HOME", "/nonexistent");
+        command
+            .current_dir(Path::new("/"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        // One that ends early tells why.
+        let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
+        drop(input);
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Printed { success: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+}
+
+/// Which server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Theirs,
+    Ours,
+}
+
+/// What a program printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Printed {
+    pub(crate) success: bool,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}

@@ -1,0 +1,155 @@
+// Answers what upstream's own libraries make of an object, a patch or a selector: one JSON a line in, one a line out.
+// Our schemas, patches and selectors are compared with it.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	coordination "k8s.io/api/coordination/v1"
+	core "k8s.io/api/core/v1"
+	events "k8s.io/api/events/v1"
+	storage "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	kjson "sigs.k8s.io/json"
+)
+
+// What is stored, and so goes through protobuf once.
+type stored interface {
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+}
+
+var kinds = map[string]reflect.Type{}
+
+func know(group string, objects ...stored) {
+	for _, object := range objects {
+		of := reflect.TypeOf(object).Elem()
+		kinds[group+"/"+of.Name()] = of
+	}
+}
+
+func init() {
+	know("", &core.Namespace{}, &core.Node{}, &core.Pod{}, &core.PersistentVolume{}, &core.PersistentVolumeClaim{},
+		&core.Secret{}, &core.ConfigMap{}, &core.Event{}, &core.ServiceAccount{})
+	know("events.k8s.io", &events.Event{})
+	know("coordination.k8s.io", &coordination.Lease{})
+	know("storage.k8s.io", &storage.StorageClass{}, &storage.CSIDriver{}, &storage.CSINode{},
+		&storage.CSIStorageCapacity{}, &storage.VolumeAttachment{}, &storage.VolumeAttributesClass{})
+}
+
+type question struct {
+	What, Group, Kind, Text string
+	Object, Patch           json.RawMessage
+	Labels                  map[string]string
+}
+
+type answer struct {
+	Object  any      `json:"object,omitempty"`
+	Unknown []string `json:"unknown,omitempty"`
+	Matches *bool    `json:"matches,omitempty"`
+	Error   string   `json:"error,omitempty"`
+	// Upstream's library gave up in a way that is no answer.
+	Panic string `json:"panic,omitempty"`
+}
+
+func respond(q question) (a answer) {
+	defer func() {
+		if r := recover(); r != nil {
+			a = answer{Panic: fmt.Sprint(r)}
+		}
+	}()
+	var err error
+	switch q.What {
+	case "conform":
+		a.Object, a.Unknown, err = conform(q)
+	case "strategic":
+		a.Object, err = strategic(q)
+	case "json":
+		var patch jsonpatch.Patch
+		if patch, err = jsonpatch.DecodePatch(q.Patch); err == nil {
+			a.Object, err = raw(patch.Apply(q.Object))
+		}
+	case "merge":
+		a.Object, err = raw(jsonpatch.MergePatch(q.Object, q.Patch))
+	case "labels":
+		var selector labels.Selector
+		if selector, err = labels.Parse(q.Text); err == nil {
+			matches := selector.Matches(labels.Set(q.Labels))
+			a.Matches = &matches
+		}
+	case "fields":
+		var selector fields.Selector
+		if selector, err = fields.ParseSelector(q.Text); err == nil {
+			matches := selector.Matches(fields.Set(q.Labels))
+			a.Matches = &matches
+		}
+	}
+	if err != nil {
+		return answer{Error: err.Error()}
+	}
+	return a
+}
+
+func raw(text []byte, err error) (any, error) { return json.RawMessage(text), err }
+
+// As the API server reads it, stores it and writes it again.
+func conform(q question) (any, []string, error) {
+	of := kinds[q.Group+"/"+q.Kind]
+	read := reflect.New(of).Interface()
+	strict, err := kjson.UnmarshalStrict(q.Object, read)
+	if err != nil {
+		return nil, nil, err
+	}
+	var unknown []string
+	for _, one := range strict {
+		unknown = append(unknown, one.Error())
+	}
+	text, err := read.(stored).Marshal()
+	if err != nil {
+		return nil, nil, err
+	}
+	kept := reflect.New(of).Interface()
+	if err := kept.(stored).Unmarshal(text); err != nil {
+		return nil, nil, err
+	}
+	return kept, unknown, nil
+}
+
+func strategic(q question) (any, error) {
+	var object, patch map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(q.Object, &object); err != nil {
+		return nil, err
+	}
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(q.Patch, &patch); err != nil {
+		return nil, err
+	}
+	return strategicpatch.StrategicMergeMapPatch(object, patch, reflect.New(kinds[q.Group+"/"+q.Kind]).Interface())
+}
+
+func main() {
+	in := bufio.NewScanner(os.Stdin)
+	in.Buffer(nil, 64<<20)
+	out := bufio.NewWriter(os.Stdout)
+	defer out.Flush()
+	for in.Scan() {
+		var q question
+		if err := json.Unmarshal(in.Bytes(), &q); err != nil {
+			panic(err)
+		}
+		text, err := json.Marshal(respond(q))
+		if err != nil {
+			text, _ = json.Marshal(answer{Panic: err.Error()})
+		}
+		out.Write(append(text, '\n'))
+	}
+	if err := in.Err(); err != nil {
+		panic(err)
+	}
+}
