@@ -136,10 +136,11 @@ pub(crate) async fn run(args: ApiserverArgs) -> anyhow::Result<()> {
             serve(&data_dir, listen, &tls_san, kubeconfig_out.as_deref()).await
         }
         Some(Tool::Backup(BackupArgs { data_dir, to })) => {
+            // A server has made its keys: without them this is not the directory of one, and opening the store would
+            // make an empty one there.
+            Pki::open(&data_dir)?;
             let store = Store::open(&data_dir, store::Options::default())
                 .with_context(|| format!("open {}", data_dir.display()))?;
-            // A server makes its namespaces at the first start: this is not the directory of one.
-            anyhow::ensure!(store.revision() > 0, "there are no objects in {}", data_dir.display());
             let revision = store.backup(&to).await?;
             println!("{} has all objects up to revision {revision}", to.display());
             Ok(())

@@ -117,6 +117,10 @@ async fn a_backup_is_restored() {
     let mut server = Server::start(&data);
     let made =
         server.admin().await.create(&CONFIG_MAPS, Some("default"), &named("ConfigMap", "a")).await.unwrap();
+    let nothing = root.path().join("nothing");
+    let mistyped = ran(&["backup", "--data-dir", text(&nothing), "--to", text(&file)]);
+    assert_eq!(mistyped.status.code(), Some(1), "there is no server");
+    assert!(!nothing.exists() && !file.exists(), "and none is made, nor backed up");
     let backup = ["backup", "--data-dir", text(&data), "--to", text(&file)];
     assert_eq!(ran(&backup).status.code(), Some(1), "it runs");
     assert_eq!(server.signal("-TERM"), Some(0));
