@@ -25,6 +25,12 @@ struct Allowed {
     reason: String,
 }
 
+/// A file of this directory.
+fn read(file: &str) -> String {
+    let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apiserver");
+    std::fs::read_to_string(format!("{directory}/{file}")).unwrap()
+}
+
 /// More would be another API.
 const MOST: usize = 15;
 

@@ -42,13 +42,8 @@ struct Step {
     quiet: bool,
 }
 
-const FILES: [(&str, &str); 1] = [("requests.yaml", include_str!("requests.yaml"))];
-
 fn cases() -> Vec<Case> {
-    let read = |(file, text): &(&str, &str)| {
-        serde_saphyr::from_str::<Vec<Case>>(text).unwrap_or_else(|error| panic!("{file}: {error}"))
-    };
-    FILES.iter().flat_map(read).collect()
+    serde_saphyr::from_str(&crate::read("requests.yaml")).unwrap()
 }
 
 mod cluster {
@@ -68,7 +63,7 @@ mod cluster {
                 clients.each_ref().map(|client| runtime.block_on(run(client, &namespace, &case)));
             (format!("{}: {}", case.name, case.rule), normal::difference(&theirs, &ours))
         });
-        crate::judge("requests", include_str!("requests-allowed.yaml"), judged.collect());
+        crate::judge("requests", &crate::read("requests-allowed.yaml"), judged.collect());
     }
 }
 
