@@ -13,6 +13,7 @@ use super::{Api, Body, attributes, body, encode, options};
 use crate::access::{self, Attributes, User};
 use crate::discovery;
 use crate::kinds::Kind;
+use crate::namespaces;
 use crate::schema;
 use crate::select::FieldSelector;
 use crate::status::Refusal;
@@ -87,7 +88,7 @@ impl Api {
         match target.verb {
             Verb::Get => self.get(target, query),
             Verb::List => self.list(target, query, &options::list(query)?),
-            Verb::Watch => self.watch(target, query, &options::watch(query, kind.resource())?, look),
+            Verb::Watch => self.watch(target, query, &options::watch(query)?, look),
             Verb::Create => {
                 let bytes = &body::json(&parts.headers, kind, bytes)?;
                 let how = options::write(query, "CreateOptions")?;
@@ -102,6 +103,9 @@ impl Api {
                 match (target.subresource.as_str(), kind.is_stored()) {
                     ("", true) => {
                         let stored = self.create(user, target, object, how, warnings).await?;
+                        if kind.group.is_empty() && kind.plural == "namespaces" && !how.dry_run {
+                            namespaces::furnish(self, &stored).await;
+                        }
                         Ok(Answer::Object(201, stored))
                     }
                     ("", false) => self.question(user, target, object, how).await,
@@ -112,8 +116,9 @@ impl Api {
                         let objects = self.objects();
                         // A node gets tokens of its own pods alone, and which pod is said in the body.
                         access::restrict_node(user, &attributes(target, ""), Some(&object), None, &objects)?;
-                        let token =
+                        let mut token =
                             self.access().token_request(namespace, name, object, &objects, self.now())?;
+                        super::meta::set(&mut token, "uid", super::random::uid().into());
                         Ok(Answer::Json(201, token))
                     }
                     (below, _) => Err(super::body::no_schema(below)),
@@ -143,15 +148,8 @@ impl Api {
     }
 
     fn get(&self, target: &Target, query: &Query) -> Result<Answer, Refusal> {
-        match query.text("resourceVersion") {
-            "" | "0" => {}
-            version => {
-                let revision = version.parse().map_err(|_| {
-                    let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-                    Refusal::bad_request(format!("invalid resource version: {why}"))
-                })?;
-                self.has_reached(revision)?;
-            }
+        if let Some(revision) = options::revision(query)? {
+            self.has_reached(revision)?;
         }
         let key = encode::key(target.kind, &target.namespace, &target.name);
         match self.store().get(&key) {
@@ -192,7 +190,7 @@ impl Api {
 
     fn page(&self, page: &Page, parts: &Parts, query: &Query) -> Result<Answer, Refusal> {
         let wants_all = || Ok::<_, Refusal>(negotiate::discovery_shape(&parts.headers)? == Shape::Discovery);
-        let nowhere = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
+        let nowhere = || Refusal::new(404, "", "404 page not found");
         Ok(match page {
             Page::CoreVersions if wants_all()? => Answer::Raw(discovery::AGGREGATED, discovery::all(true)),
             Page::CoreVersions => Answer::Json(200, discovery::core_versions()),

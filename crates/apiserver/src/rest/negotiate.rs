@@ -94,7 +94,12 @@ pub(crate) fn written(headers: &HeaderMap, custom: bool) -> Result<Written, Refu
 }
 
 fn not_acceptable() -> Refusal {
-    Refusal::new(406, "NotAcceptable", format!("only the following media types are accepted: {ACCEPTED}"))
+    let there = format!("{ACCEPTED}, {ACCEPTED};stream=watch");
+    Refusal::generic(
+        406,
+        "NotAcceptable",
+        format!("406: Not Acceptable\n\nAvailable representations: {there}"),
+    )
 }
 
 fn include(query: &Query) -> Result<Include, Refusal> {
