@@ -12,8 +12,8 @@ build: ## build the release binary: target/release/wharf
 demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
 	hack/demo.sh
 
-test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine
-	hack/test.sh cargo sanity clients vm
+test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
+	hack/test.sh cargo sanity clients vm leaks
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
@@ -39,7 +39,7 @@ test-all: tools ## `test`, and what takes long
 mutants: ## change the rules one by one and see whether their tests notice (an hour)
 	hack/mutants.sh
 
-bench: tools ## measure, as ratios within one run: the driver, then the sidecars (20 minutes)
+bench: tools ## measure, as ratios within one run: the driver, then the sidecars (an hour)
 	bench/run.sh
 	bench/sidecar.sh
 

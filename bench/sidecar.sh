@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Measures `wharf sidecar` beside upstream's sidecars, on a real Kubernetes. Takes about ten minutes.
+# Measures `wharf sidecar` beside upstream's sidecars, on a real Kubernetes. Takes about 45 minutes, half of them for
+# upstream's snapshots at its defaults.
 #
-#   sidecar.sh            prints
-#   sidecar.sh --write    prints, and replaces its section of bench/RESULTS.md
-#   sidecar.sh --quick    with few objects: to see that it works
-#   sidecar.sh --memory   memory alone
+#   sidecar.sh              prints
+#   sidecar.sh --snapshots  snapshots alone
+#   sidecar.sh --write      prints, and replaces its part of bench/RESULTS.md
+#   sidecar.sh --quick      with few objects: to see that it works
+#   sidecar.sh --memory     the memory that volumes take alone
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../hack/lib.sh"
@@ -24,17 +26,21 @@ cp "$TARGET"/dist/wharf "$TARGET"/release/{scripted-driver,bench-sidecar} "$WORK
 # Others' work would be measured too.
 read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
-case ${1:-} in
-  --quick) "$WORK/bench-sidecar" quick ;;
-  --memory) "$WORK/bench-sidecar" memory ;;
-  --write)
-    "$WORK/bench-sidecar" | tee "$WORK/section"
-    {
-      sed '/^## The sidecar$/,$d' "$ROOT/bench/RESULTS.md"
-      cat "$WORK/section"
-    } >"$WORK/results"
-    cp "$WORK/results" "$ROOT/bench/RESULTS.md"
-    ;;
-  '') "$WORK/bench-sidecar" ;;
-  *) die "--write, --quick, --memory, or nothing" ;;
-esac
+arguments=()
+write=
+from='## The sidecar'
+for argument in "$@"; do
+  case $argument in
+    --snapshots) from='## The sidecar: snapshots' arguments+=(snapshots) ;;
+    --quick | --memory) arguments+=("${argument#--}") ;;
+    --write) write=1 ;;
+    *) die "--snapshots, --write, --quick, --memory, or nothing" ;;
+  esac
+done
+"$WORK/bench-sidecar" "${arguments[@]}" | tee "$WORK/section"
+[ -n "$write" ] || exit 0
+{
+  sed "/^$from\$/,\$d" "$ROOT/bench/RESULTS.md"
+  cat "$WORK/section"
+} >"$WORK/results"
+cp "$WORK/results" "$ROOT/bench/RESULTS.md"

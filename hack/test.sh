@@ -8,7 +8,8 @@
 #   slice    the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
-#   soak     what takes long: the other cargo tests marked `ignored`
+#   leaks    claims, snapshots and groups at random on a real API server, while everybody dies: ten minutes
+#   soak     what takes long: the other cargo tests marked `ignored`, and `leaks` for an hour
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -50,6 +51,19 @@ differential() {
     cargo test --workspace --test differential -- --ignored --exact --nocapture "differential_$1"
 }
 
+# SOAK_SECONDS says how long, if it is set.
+leaks() {
+  "$ROOT/hack/tools.sh" kubernetes &&
+    cargo build --quiet --package wharf &&
+    SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --package wharf-testkit --test leaks -- --ignored --nocapture
+}
+
+soak() {
+  "$ROOT/hack/tools.sh" kubernetes &&
+    cargo build --quiet --package wharf &&
+    cargo test --workspace --no-fail-fast -- --ignored --nocapture --skip cluster:: --skip differential_
+}
+
 cd "$ROOT"
 for name in "$@"; do
   case $name in
@@ -59,8 +73,8 @@ for name in "$@"; do
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     cluster) tier cluster '^test result: ' cluster ;;
-    soak) tier soak '^test result: ' cargo test --workspace --no-fail-fast -- --ignored --skip cluster:: --skip differential_ ;;
-    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, cluster, soak" ;;
+    leaks | soak) tier "$name" '^test result: ' "$name" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, cluster, leaks, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

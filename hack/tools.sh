@@ -2,9 +2,9 @@
 # Installs what the other commands need and this machine lacks: Debian packages (as root, by apt-get), and
 # csi-sanity, built from the versions pinned in test/sanity. Does nothing where everything is there.
 #
-#   tools.sh           what everything but the cluster needs
-#   tools.sh cluster   what the test cluster needs: containers, Kubernetes and upstream's sidecars, whose builds take
-#                      minutes
+#   tools.sh             what everything but the cluster needs
+#   tools.sh kubernetes  what the test cluster needs: containers and Kubernetes, whose build takes minutes
+#   tools.sh cluster     the same, and upstream's sidecars, whose builds take minutes too
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -73,10 +73,10 @@ case ${1:-} in
     packages "$(for_all)"
     csi_sanity
     ;;
-  cluster)
+  kubernetes | cluster)
     packages "$(for_cluster)"
     "$ROOT/test/cluster/cluster.sh" build
-    "$ROOT/test/upstream/build.sh" >/dev/null
+    [ "$1" = kubernetes ] || "$ROOT/test/upstream/build.sh" >/dev/null
     ;;
-  *) die "cluster, or nothing" ;;
+  *) die "kubernetes, cluster, or nothing" ;;
 esac

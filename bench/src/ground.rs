@@ -11,10 +11,11 @@ use wharf_testkit::{ClusterOptions, ScriptedDriver, TestCluster};
 use crate::objects::{self, DRIVER};
 use crate::side::{Side, Who};
 
-/// What one of upstream's two, and ours, call for; nothing that only ours would use.
-const CAPABILITIES: &str = "--capabilities=CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,EXPAND_VOLUME";
+/// What upstream's provisioner and resizer, and ours, call for; nothing that only ours would use.
+pub(crate) const CAPABILITIES: &str =
+    "--capabilities=CREATE_DELETE_VOLUME,PUBLISH_UNPUBLISH_VOLUME,EXPAND_VOLUME";
 /// Nothing takes as long, on any machine on which one would wait for it.
-const LIMIT: Duration = Duration::from_secs(600);
+const LIMIT: Duration = Duration::from_secs(1800);
 /// After the last object: events are still being written.
 const SETTLE: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(5);
@@ -65,10 +66,11 @@ impl Cost {
 }
 
 impl Ground {
-    /// Starts a cluster; `tuned` is its controller manager.
-    pub(crate) async fn start(tuned: bool) -> Self {
-        let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], tuned, ..ClusterOptions::default() });
-        let driver = ScriptedDriver::start(&cluster, DRIVER, &[CAPABILITIES, "--node-capabilities="]);
+    /// Starts a cluster; `tuned` is its controller manager, and the driver can do what these options say.
+    pub(crate) async fn start(tuned: bool, capabilities: &str) -> Self {
+        let cluster =
+            TestCluster::start_with(ClusterOptions { nodes: &[], tuned, ..ClusterOptions::default() });
+        let driver = ScriptedDriver::start(&cluster, DRIVER, &[capabilities, "--node-capabilities="]);
         cluster.apply(&objects::ground());
         let options = ConnectOptions { kubeconfig: Some(cluster.kubeconfig()), ..ConnectOptions::default() };
         let api = Cluster::connect(&options).await.expect("the cluster's credentials");
@@ -117,6 +119,20 @@ impl Ground {
         objects::create_claims(&self.api, &[name.to_owned()], true).await;
         self.until(name, || self.volumes.len() > before).await;
         began.elapsed().as_secs_f64()
+    }
+
+    /// The memory of these roles, and of those of a node, in one process at rest.
+    pub(crate) async fn every_role(&self, roles: &str) -> u64 {
+        let registry = self.cluster.directory().join("plugins_registry");
+        std::fs::create_dir_all(&registry).expect("a directory");
+        let (registry, socket) = (registry.display().to_string(), self.driver.socket().display().to_string());
+        let mut args = vec!["--roles", roles, "--node"];
+        args.extend(["--kubelet-registration-path", &socket, "--plugin-registration-path", &registry]);
+        let side = Side::ours("every-role", &self.cluster, &self.driver, &args);
+        sleep(Duration::from_secs(8)).await;
+        let memory = side.usage().rss_kib;
+        self.end(side);
+        memory
     }
 
     /// Claims and the volumes made for them.
@@ -171,6 +187,8 @@ impl Ground {
             "persistentvolumes",
             "persistentvolumeclaims",
             "volumeattachments",
+            "volumesnapshots",
+            "volumesnapshotcontents",
             "events",
             "leases",
             "secrets",

@@ -165,7 +165,7 @@ pub(crate) struct Memory {
 /// How memory grows with what is in the cluster.
 #[derive(Debug)]
 pub(crate) struct Growth {
-    /// Ours with every role there is, at rest.
+    /// Ours with every role for volumes, at rest.
     pub(crate) all_roles: u64,
     /// With so many volumes.
     pub(crate) at: Vec<(usize, Memory)>,
@@ -181,7 +181,7 @@ pub(crate) struct Growth {
 pub(crate) async fn memory(ground: &Ground, pods: usize, volumes: &[usize]) -> Growth {
     eprintln!("Memory: {pods} pods");
     objects::seed_pods(&ground.api, pods).await;
-    let all_roles = every_role(ground).await;
+    let all_roles = ground.every_role("provisioner,attacher,resizer").await;
     eprintln!("  every role: {all_roles} KiB");
     let pair = || {
         let upstream = Side::start(Who::Defaults, "memory", &ground.cluster, &ground.driver);
@@ -212,18 +212,4 @@ pub(crate) async fn memory(ground: &Ground, pods: usize, volumes: &[usize]) -> G
     ground.end(upstream);
     ground.end(ours);
     Growth { all_roles, at, again, again_peak, cpu }
-}
-
-/// Provisioner, attacher, resizer, registrar and liveness in one process, at rest.
-async fn every_role(ground: &Ground) -> u64 {
-    let registry = ground.cluster.directory().join("plugins_registry");
-    std::fs::create_dir_all(&registry).expect("a directory");
-    let (registry, socket) = (registry.display().to_string(), ground.driver.socket().display().to_string());
-    let mut args = vec!["--roles", "provisioner,attacher,resizer", "--node"];
-    args.extend(["--kubelet-registration-path", &socket, "--plugin-registration-path", &registry]);
-    let side = Side::ours("every-role", &ground.cluster, &ground.driver, &args);
-    sleep(Duration::from_secs(8)).await;
-    let memory = side.usage().rss_kib;
-    ground.end(side);
-    memory
 }

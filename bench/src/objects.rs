@@ -11,7 +11,7 @@ pub(crate) const DRIVER: &str = "bench.test.wharf.dev";
 pub(crate) const CLASS: &str = "bench";
 /// A node that has the driver, and no kubelet.
 pub(crate) const NODE: &str = "bench-node";
-const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 
 /// What everything else refers to.
 pub(crate) fn ground() -> String {
@@ -53,7 +53,7 @@ fn claim(name: &str) -> Value {
 }
 
 /// Runs one piece of work for each item; as many at once as the client lets through.
-async fn each<T, F>(items: impl IntoIterator<Item = T>, one: impl Fn(T) -> F)
+pub(crate) async fn each<T, F>(items: impl IntoIterator<Item = T>, one: impl Fn(T) -> F)
 where
     F: Future<Output = Result<(), ApiError>> + Send + 'static,
 {

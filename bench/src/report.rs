@@ -22,9 +22,11 @@ pub(crate) struct Found {
 }
 
 /// What was asked for.
-enum Goal {
+pub(crate) enum Goal {
     /// At least so many times the defaults, and no less than tuned.
     Faster(f64),
+    /// At least so many times the defaults, and so many times tuned.
+    Times { defaults: f64, tuned: f64 },
     /// At most this part of upstream's, of which the tuned one counts if there is one.
     Part(f64),
     /// At most this.
@@ -33,12 +35,13 @@ enum Goal {
     None,
 }
 
-struct Row {
-    what: String,
-    defaults: Option<f64>,
-    tuned: Option<f64>,
-    ours: f64,
-    goal: Goal,
+/// A line of a table.
+pub(crate) struct Row {
+    pub(crate) what: String,
+    pub(crate) defaults: Option<f64>,
+    pub(crate) tuned: Option<f64>,
+    pub(crate) ours: f64,
+    pub(crate) goal: Goal,
 }
 
 impl Row {
@@ -51,6 +54,13 @@ impl Row {
                 let theirs = self.tuned.or(self.defaults).unwrap_or(f64::NAN);
                 let words = format!("1/{:.0} of upstream: 1/{:.1}", 1.0 / part, theirs / self.ours);
                 (words, self.ours <= theirs * part)
+            }
+            Goal::Times { defaults, tuned } => {
+                let ratio = |theirs: Option<f64>| self.ours / theirs.unwrap_or(f64::NAN);
+                let (slow, fast) = (ratio(self.defaults), ratio(self.tuned));
+                let words =
+                    format!("{defaults:.0} times the defaults: {slow:.1}, {tuned:.0} times tuned: {fast:.2}");
+                (words, slow >= defaults && fast >= tuned)
             }
             Goal::Faster(times) => {
                 let over_defaults = self.defaults.map(|theirs| self.ours / theirs);
@@ -80,7 +90,7 @@ fn number(value: f64) -> String {
     }
 }
 
-fn table(rows: &[Row]) -> String {
+pub(crate) fn table(rows: &[Row]) -> String {
     let mut text =
         "| what | upstream, defaults | upstream, tuned | wharf | goal |\n|---|---|---|---|---|\n".to_owned();
     let optional = |value: Option<f64>| value.map_or("-".to_owned(), number);
@@ -185,7 +195,7 @@ fn rest_rows(found: &Found) -> Vec<Row> {
         goal,
     };
     let mut rows = vec![Row {
-        what: "all five roles at rest, RSS (MiB)".to_owned(),
+        what: "all five roles for volumes at rest, RSS (MiB)".to_owned(),
         defaults: None,
         tuned: None,
         ours: mib(growth.all_roles),

@@ -8,7 +8,7 @@ use wharf_testkit::{Beside, ScriptedDriver, TestCluster, Usage, built, upstream}
 /// Who works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Who {
-    /// Upstream's provisioner and resizer with the flags that they have by themselves.
+    /// Upstream's with the flags that they have by themselves.
     Defaults,
     /// The same, told to use as much of the API server as they can.
     Tuned,
@@ -29,6 +29,14 @@ impl Who {
 
 /// The roles that both sides have here.
 pub(crate) const SAME_ROLES: &str = "provisioner,resizer";
+/// Those for snapshots.
+pub(crate) const SNAPSHOT_ROLES: &str = "snapshotter,snapshot-controller";
+
+/// It has no driver.
+const CONTROLLER: &str = "snapshot-controller";
+
+/// Upstream, told to use as much of the API server as it can.
+const TUNED: [&str; 2] = ["--kube-api-qps=1000", "--kube-api-burst=2000"];
 
 /// One replica of a side.
 pub(crate) struct Side {
@@ -40,15 +48,27 @@ impl Side {
     pub(crate) fn start(who: Who, name: &str, cluster: &TestCluster, driver: &ScriptedDriver) -> Self {
         match who {
             Who::Ours => Self::ours(name, cluster, driver, &["--roles", SAME_ROLES]),
-            Who::Defaults => Self::upstream(name, cluster, driver, &[], &[]),
-            Who::Tuned => Self::upstream(
-                name,
-                cluster,
-                driver,
-                &["--kube-api-qps=1000", "--kube-api-burst=2000", "--worker-threads=100"],
-                &["--kube-api-qps=1000", "--kube-api-burst=2000", "--workers=100"],
-            ),
+            Who::Defaults => {
+                Self::upstream(name, cluster, driver, [("csi-provisioner", &[]), ("csi-resizer", &[])])
+            }
+            Who::Tuned => {
+                let provisioner = [&TUNED[..], &["--worker-threads=100"]].concat();
+                let resizer = [&TUNED[..], &["--workers=100"]].concat();
+                let programs = [("csi-provisioner", &provisioner[..]), ("csi-resizer", &resizer[..])];
+                Self::upstream(name, cluster, driver, programs)
+            }
         }
+    }
+
+    /// Starts a replica that takes snapshots.
+    pub(crate) fn snapshots(who: Who, name: &str, cluster: &TestCluster, driver: &ScriptedDriver) -> Self {
+        let tuned = [&TUNED[..], &["--worker-threads=100"]].concat();
+        let more = match who {
+            Who::Ours => return Self::ours(name, cluster, driver, &["--roles", SNAPSHOT_ROLES]),
+            Who::Defaults => &[],
+            Who::Tuned => &tuned[..],
+        };
+        Self::upstream(name, cluster, driver, [("csi-snapshotter", more), (CONTROLLER, more)])
     }
 
     /// Ours with other arguments.
@@ -65,18 +85,20 @@ impl Side {
         name: &str,
         cluster: &TestCluster,
         driver: &ScriptedDriver,
-        provisioner: &[&str],
-        resizer: &[&str],
+        programs: [(&str, &[&str]); 2],
     ) -> Self {
-        let start = |program: &str, more: &[&str]| {
+        let start = |(program, more): (&str, &[&str])| {
             let (socket, kubeconfig) = (text(&driver.socket()), text(&cluster.kubeconfig()));
-            let mut args = vec!["--csi-address", &socket, "--kubeconfig", &kubeconfig];
+            let mut args = vec!["--kubeconfig", &kubeconfig];
             args.extend(["--leader-election", "--leader-election-namespace=default"]);
+            if program != CONTROLLER {
+                args.extend(["--csi-address", &socket]);
+            }
             args.extend(more);
             let log = cluster.directory().join(format!("log/{program}-{name}.log"));
             Beside::start_with(&upstream(program), &args, &[("POD_NAME", name)], &log)
         };
-        Self { processes: vec![start("csi-provisioner", provisioner), start("csi-resizer", resizer)] }
+        Self { processes: programs.map(start).into() }
     }
 
     /// What all its processes have used.

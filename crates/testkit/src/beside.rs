@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
 
+/// So many lines of its log are told if the test fails.
+const LAST_WORDS: usize = 5000;
+
 /// A program beside the cluster.
 pub struct Beside {
     child: Child,
@@ -117,7 +120,10 @@ impl Drop for Beside {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            eprintln!("== {}\n{}", self.log.display(), self.log());
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            let end = lines[lines.len().saturating_sub(LAST_WORDS)..].join("\n");
+            eprintln!("== {}\n{end}", self.log.display());
         }
     }
 }

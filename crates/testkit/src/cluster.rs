@@ -118,6 +118,11 @@ impl TestCluster {
         self.script(&["signal", program, signal]);
     }
 
+    /// Kills one of them, unless it is dead already: without its server a program of the cluster may end by itself.
+    pub fn kill(&self, program: &str) {
+        let _ = self.try_script(&["signal", program, "KILL"]);
+    }
+
     /// What a program of the cluster has logged; the names are those of [`TestCluster::signal`].
     pub fn log(&self, program: &str) -> String {
         let text = fs::read(self.run.join("log").join(format!("{program}.log"))).unwrap_or_default();
@@ -228,8 +233,12 @@ impl TestCluster {
     }
 
     fn script(&self, args: &[&str]) {
+        self.try_script(args).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn try_script(&self, args: &[&str]) -> Result<String, String> {
         let output = Command::new(SCRIPT).args(args).env("RUN", &self.run).output().expect("cluster.sh");
-        printed(&format!("cluster.sh {}", args.join(" ")), &output).unwrap_or_else(|error| panic!("{error}"));
+        printed(&format!("cluster.sh {}", args.join(" ")), &output)
     }
 }
 

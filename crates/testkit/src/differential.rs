@@ -10,7 +10,6 @@ mod ground;
 mod normal;
 mod outcome;
 mod scenario;
-mod server;
 
 pub use allowed::{Allowed, Class, allowed};
 pub use controller::Controller;

@@ -4,6 +4,7 @@
 mod beside;
 mod cluster;
 mod crash;
+mod dice;
 pub mod differential;
 mod driver;
 mod leftovers;
@@ -11,12 +12,15 @@ mod orchestrator;
 mod pool;
 pub mod scripted;
 mod scripted_cluster;
+mod server;
 
 pub use beside::{Beside, Usage, built, free_address, page, upstream};
 pub use cluster::{ClusterOptions, TestCluster};
 pub use crash::{CrashKernel, EFFECTS};
+pub use dice::Dice;
 pub use driver::{DriverOptions, TestDriver};
 pub use leftovers::{leftovers, loop_devices_on};
 pub use orchestrator::{MIB, Orchestrator, capability, source};
 pub use pool::TestPool;
 pub use scripted_cluster::{ScriptedDriver, node_sidecar};
+pub use server::Server;

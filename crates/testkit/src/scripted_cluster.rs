@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::scripted::{Entry, entries, violations};
 use crate::{Beside, TestCluster, built};
 
@@ -158,6 +160,17 @@ impl ScriptedDriver {
     /// The group snapshots of the backend.
     pub fn groups(&self) -> BTreeSet<String> {
         self.records("groups")
+    }
+
+    /// What the backend has written down of a volume, snapshot or group (`volumes`, `snapshots`, `groups`).
+    pub fn record(&self, kind: &str, id: &str) -> Option<Value> {
+        let text = fs::read(self.dir.join("state").join(kind).join(id)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    /// The directory that a volume's or snapshot's bytes are in.
+    pub fn data(&self, id: &str) -> PathBuf {
+        self.dir.join("state/data").join(id)
     }
 
     fn records(&self, kind: &str) -> BTreeSet<String> {

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use wharf_linux::FsType;
-use wharf_testkit::{DriverOptions, MIB, Orchestrator, TestPool, leftovers, loop_devices_on};
+use wharf_testkit::{Dice, DriverOptions, MIB, Orchestrator, TestPool, leftovers, loop_devices_on};
 
 const DRIVER: &str = env!("CARGO_BIN_EXE_test-driver");
 const MOST_VOLUMES: usize = 6;
@@ -30,23 +30,6 @@ struct Volume {
 #[derive(Clone)]
 struct Snapshot {
     volume: Volume,
-}
-
-/// The same numbers for the same seed: enough for choosing, and nothing to depend on.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % sides.max(1) as u64) as usize
-    }
-
-    fn pick<T: Clone>(&mut self, of: &BTreeMap<String, T>) -> Option<(String, T)> {
-        let at = self.roll(of.len());
-        of.iter().nth(at).map(|(id, value)| (id.clone(), value.clone()))
-    }
 }
 
 struct Soak {
@@ -71,16 +54,13 @@ async fn soak_on_a_pool_without_reflink() {
 }
 
 async fn soak(pool_fs: FsType) {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seconds = number("SOAK_SECONDS").unwrap_or(600);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let seed = number("SOAK_SEED").unwrap_or(now) | 1;
-    println!("{pool_fs} pool: SOAK_SEED={seed}");
+    let seconds = std::env::var("SOAK_SECONDS").map_or(600, |text| text.parse().unwrap());
+    let dice = Dice::seeded_by("SOAK_SEED");
     let (pool, work) = (TestPool::new(pool_fs, 16 << 30), tempfile::tempdir().unwrap());
     let co = Orchestrator::start(Path::new(DRIVER), pool.path(), work.path(), &DriverOptions::default());
     let mut soak = Soak {
         co,
-        dice: Dice(seed),
+        dice,
         names: 0,
         volumes: BTreeMap::new(),
         snapshots: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! The API over a store on disk, asked as a client asks it.
 
+mod access;
 mod life;
 mod reading;
 mod writing;

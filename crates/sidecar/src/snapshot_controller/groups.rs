@@ -15,12 +15,12 @@ use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, IS_DEFAULT, Subject, wish
 use crate::work::feed;
 
 mod act;
-mod decide;
+pub(super) mod decide;
 mod members;
 mod mirror;
 mod selector;
-mod view;
-mod write;
+pub(super) mod view;
+pub(super) mod write;
 
 pub(super) use view::holds;
 

@@ -1,29 +1,30 @@
-//! The rules under hundreds of schedules: snapshots, contents and claims come and go in any order, watches are behind,
-//! the snapshotter takes its time, writes fail, and the controller dies between any two steps. One seed, one story.
+//! The rules under hundreds of schedules: snapshots, groups, contents and claims come and go in any order, watches are
+//! behind, the snapshotter takes its time, writes fail, and the controller dies between any two steps. One seed, one
+//! story.
 //!
-//! Asserted: no content is deleted or marked while its snapshot lives; no claim goes while a snapshot is being taken
-//! of it; and in the end nothing is left, neither finalizer nor content nor what the driver had.
+//! Asserted: no content is deleted or marked while its snapshot or its group lives, and no member goes before its
+//! group; no claim goes while a snapshot is being taken of it; and in the end nothing is left, neither finalizer nor
+//! content nor what the driver had.
+//!
+//! What the controller does for snapshots is in [`snapshots`], for groups in [`groups`]; the driver's side is in
+//! [`snapshotter`].
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wharf_model::patch;
 use wharf_model::snapshot::names;
-use wharf_model::{
-    PersistentVolume, PersistentVolumeClaim, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
-};
+use wharf_model::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
 
-use super::decide::{Step, decide};
-use super::protect::{self, ContentStep};
-use super::view::{self, Found, Parent, Taker, View};
-use super::{wake, write};
 use crate::attacher::simulate::Chance;
 use world::{Kind, World, has_finalizer, is_deleting, text};
 
+mod groups;
+mod snapshots;
+mod snapshotter;
 mod world;
 
-const TICKS: usize = 240;
+const TICKS: usize = 320;
 const CLAIMS: [&str; 2] = ["data", "logs"];
 
 /// What is wrong with the controller, if anything.
@@ -36,12 +37,16 @@ enum Bug {
     LetsClaimsGo,
     /// Contents without a snapshot are cleaned up.
     CleansUp,
+    /// A group's content that is not in the store is taken for gone.
+    TrustsTheStoreForGroups,
+    /// A member goes alone.
+    LetsMembersGo,
 }
 
 /// What must not happen.
 #[derive(Debug, Clone, PartialEq)]
 enum Trouble {
-    /// A content was deleted or marked, and its snapshot was not going.
+    /// A content or a member was deleted or marked, and its snapshot or its group was not going.
     Lost(String),
     /// A claim went while a snapshot was being taken of it.
     Unprotected(String),
@@ -56,26 +61,26 @@ enum Subject {
     Snapshot(String),
     Content(String),
     Claim(String),
+    Group(String),
+    GroupContent(String),
 }
 
 /// What the server said to one worker.
-#[derive(Clone, Default, PartialEq)]
+#[derive(Clone, Default)]
 struct Asked {
     content: Option<String>,
     volume: bool,
-}
-
-/// A step for a snapshot, and what it was decided on.
-struct Doings {
-    step: Step,
-    object: VolumeSnapshot,
-    content: Option<VolumeSnapshotContent>,
-    asked: Asked,
+    /// The group of a snapshot, which may be gone.
+    parent: Option<Option<super::view::Group>>,
+    /// The claims of a group.
+    sources: Option<Vec<super::groups::view::Source>>,
 }
 
 enum Doing {
-    Snapshot(Box<Doings>),
+    Snapshot(Box<snapshots::Doings>),
+    Group(Box<groups::Doings>),
     Guard(Box<VolumeSnapshotContent>),
+    GuardGroup(Box<VolumeGroupSnapshotContent>),
     LetGo { may: bool },
     Delete,
 }
@@ -135,7 +140,7 @@ impl Simulation {
     fn user(&mut self) {
         self.made += 1;
         let n = self.made;
-        let pick = self.chance.below(10);
+        let pick = self.chance.below(13);
         let names = |world: &World, kind| -> Vec<String> {
             world.objects.keys().filter(|key| key.0 == kind).map(|key| key.1.clone()).collect()
         };
@@ -187,6 +192,25 @@ impl Simulation {
                     self.world.put(Kind::Claim, claim);
                 }
             }
+            9 | 10 => {
+                self.world.put(
+                    Kind::Group,
+                    json!({
+                        "metadata": {"name": format!("g{n}"), "namespace": "shop", "uid": format!("gu{n}")},
+                        "spec": {"source": {"selector": {}}, "volumeGroupSnapshotClassName": "group"},
+                    }),
+                );
+            }
+            11 => {
+                if let Some(name) = some(Kind::Group) {
+                    self.world.delete(Kind::Group, &name);
+                }
+            }
+            12 if n.is_multiple_of(3) => {
+                if let Some(name) = some(Kind::GroupContent) {
+                    self.world.delete(Kind::GroupContent, &name);
+                }
+            }
             _ => self.class = if self.class.is_some() { None } else { Self::new(0, Bug::None).class },
         }
     }
@@ -205,56 +229,6 @@ impl Simulation {
         self.crashed = true;
     }
 
-    /// The driver's sidecar, one step for one content.
-    fn snapshotter(&mut self) {
-        let names: Vec<String> =
-            self.world.objects.keys().filter(|key| key.0 == Kind::Content).map(|key| key.1.clone()).collect();
-        if names.is_empty() {
-            return;
-        }
-        let name = &names[self.chance.below(names.len() as u64) as usize];
-        let Some(content) = self.world.get(Kind::Content, name).cloned() else { return };
-        let annotated = |annotation: &str| content["metadata"]["annotations"].get(annotation).is_some();
-        let dynamic = content["spec"]["source"].get("volumeHandle").is_some();
-        let is_bound = !text(&content, "/spec/volumeSnapshotRef/uid").is_empty();
-        if is_deleting(&content) {
-            if annotated(names::BEING_CREATED) {
-                // The driver ends what it was asked for.
-                self.world.edit(Kind::Content, name, |content| {
-                    is_created(content);
-                    content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": true});
-                });
-            } else if annotated(names::BEING_DELETED) || !is_bound {
-                // With Delete the driver deletes it, with Retain it is the administrator's from here on.
-                self.physical.remove(name);
-                let meta = of::<VolumeSnapshotContent>(&content).metadata;
-                if let Some(patch) = patch::remove_finalizer(&meta, names::CONTENT_PROTECTION) {
-                    self.world.edit(Kind::Content, name, |content| {
-                        *content = crate::attacher::simulate::world::patched(content, &patch).unwrap();
-                    });
-                }
-            }
-            return;
-        }
-        match content.pointer("/status/readyToUse") {
-            None if dynamic && !annotated(names::BEING_CREATED) => {
-                // The driver may cut it from now on.
-                self.physical.insert(name.clone());
-                self.world.edit(Kind::Content, name, |content| {
-                    content["metadata"]["annotations"][names::BEING_CREATED] = json!("yes");
-                });
-            }
-            None => self.world.edit(Kind::Content, name, |content| {
-                is_created(content);
-                content["status"] = json!({"snapshotHandle": "h", "creationTime": 1, "readyToUse": !dynamic});
-            }),
-            Some(Value::Bool(false)) => {
-                self.world.edit(Kind::Content, name, |content| content["status"]["readyToUse"] = json!(true));
-            }
-            Some(_) => {}
-        }
-    }
-
     fn start(&mut self) {
         let mut subjects: Vec<Subject> = Vec::new();
         for (kind, name) in self.world.seen.keys() {
@@ -262,6 +236,8 @@ impl Simulation {
                 Kind::Snapshot => Subject::Snapshot(name.clone()),
                 Kind::Content => Subject::Content(name.clone()),
                 Kind::Claim => Subject::Claim(name.clone()),
+                Kind::Group => Subject::Group(name.clone()),
+                Kind::GroupContent => Subject::GroupContent(name.clone()),
             });
         }
         subjects.retain(|subject| self.running.iter().all(|(busy, _)| busy != subject));
@@ -275,6 +251,8 @@ impl Simulation {
         let doing = match &subject {
             Subject::Snapshot(name) => self.look(name, asked),
             Subject::Content(name) => self.look_at_content(name),
+            Subject::Group(name) => self.look_at_group(name, asked),
+            Subject::GroupContent(name) => self.look_at_group_content(name),
             Subject::Claim(name) => {
                 let may = self.may_go(name);
                 may.then_some(Doing::LetGo { may })
@@ -287,66 +265,6 @@ impl Simulation {
 
     fn seen<T: serde::de::DeserializeOwned>(&self, kind: Kind, name: &str) -> Option<T> {
         self.world.seen.get(&(kind, name.to_owned())).map(of)
-    }
-
-    fn look(&self, name: &str, asked: Asked) -> Option<Doing> {
-        let object: VolumeSnapshot = self.seen(Kind::Snapshot, name)?;
-        let content_name = view::content_of(&object);
-        let content: Option<VolumeSnapshotContent> = self.seen(Kind::Content, &content_name);
-        let claim: Option<PersistentVolumeClaim> =
-            view::claim_of(&object).and_then(|claim| self.seen(Kind::Claim, claim));
-        let class: Option<VolumeSnapshotClass> = self.class.as_ref().map(of);
-        let defaults: Vec<Arc<VolumeSnapshotClass>> = Vec::new();
-        let volume: Option<PersistentVolume> = claim.as_ref().map(|claim| {
-            of(&json!({
-                "metadata": {"name": "pv"},
-                "spec": {
-                    "csi": {"driver": "d", "volumeHandle": claim.metadata.name},
-                    "claimRef": {"namespace": "shop", "name": claim.metadata.name, "uid": claim.metadata.uid},
-                },
-            }))
-        });
-        let restores = |claim: &Value| wake::snapshots_of(&of(claim)).iter().any(|key| key.name == *name);
-        let mut claims = self.world.seen.iter().filter(|(key, _)| key.0 == Kind::Claim);
-        let known = asked.content.as_ref() == Some(&content_name) || self.bug == Bug::TrustsTheStore;
-        let step = decide(&View {
-            snapshot: Some(&object),
-            content: Found::of(content.as_ref(), known),
-            asked: known,
-            class: class.as_ref(),
-            defaults: &defaults,
-            claim: claim.as_ref(),
-            volume: if asked.volume { Found::of(volume.as_ref(), true) } else { Found::NotSeen },
-            node: Taker::Any,
-            restoring: claims.any(|(_, claim)| restores(claim)),
-            parent: Parent::None,
-            group_name: None,
-            note_volume_mode: false,
-        });
-        let idle = matches!(step, Step::Forget | Step::Done | Step::Wait(_));
-        (!idle).then(|| Doing::Snapshot(Box::new(Doings { step, object, content, asked })))
-    }
-
-    fn look_at_content(&self, name: &str) -> Option<Doing> {
-        let content: VolumeSnapshotContent = self.seen(Kind::Content, name)?;
-        let snapshot = &content.spec.volume_snapshot_ref.name;
-        let is_orphan = self.seen::<VolumeSnapshot>(Kind::Snapshot, snapshot).is_none();
-        if self.bug == Bug::CleansUp && is_orphan && !content.metadata.is_deleting() {
-            return Some(Doing::Delete);
-        }
-        (protect::content(&content) == ContentStep::Guard).then(|| Doing::Guard(Box::new(content)))
-    }
-
-    fn may_go(&self, name: &str) -> bool {
-        let Some(claim) = self.seen::<PersistentVolumeClaim>(Kind::Claim, name) else { return false };
-        let snapshots: Vec<VolumeSnapshot> = self
-            .world
-            .seen
-            .iter()
-            .filter(|(key, _)| key.0 == Kind::Snapshot)
-            .map(|(_, value)| of(value))
-            .collect();
-        protect::may_go(&claim, &snapshots)
     }
 
     /// A step ends, and its worker goes on with the same subject.
@@ -368,10 +286,23 @@ impl Simulation {
         let mut asked = Asked::default();
         match (&subject, doing) {
             (_, Doing::Snapshot(doings)) => {
-                let Doings { step, object, content, asked: before } = *doings;
-                asked = before;
-                if !self.act(step, &object, content.as_ref(), &mut asked)? {
+                let (again, known) = self.act(*doings)?;
+                asked = known;
+                if !again {
                     return Ok(());
+                }
+            }
+            (_, Doing::Group(doings)) => {
+                let (again, known) = self.act_on_group(*doings)?;
+                asked = known;
+                if !again {
+                    return Ok(());
+                }
+            }
+            (Subject::GroupContent(name), Doing::GuardGroup(content)) => {
+                if let Some(patch) = patch::add_finalizer(&content.metadata, names::GROUP_CONTENT_PROTECTION)
+                {
+                    self.world.patch(Kind::GroupContent, name, &patch);
                 }
             }
             (Subject::Content(name), Doing::Guard(content)) => {
@@ -392,119 +323,6 @@ impl Simulation {
         Ok(())
     }
 
-    fn let_go(&mut self, name: &str) {
-        self.world.edit(Kind::Claim, name, |claim| {
-            if let Some(list) = claim.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
-                list.retain(|finalizer| finalizer != names::CLAIM_PROTECTION);
-            }
-        });
-        self.world.read(Kind::Claim, name);
-    }
-
-    /// Does a step; `false` if the worker pauses.
-    fn act(
-        &mut self,
-        step: Step,
-        object: &VolumeSnapshot,
-        content: Option<&VolumeSnapshotContent>,
-        asked: &mut Asked,
-    ) -> Result<bool, Trouble> {
-        let (meta, name) = (&object.metadata, object.metadata.name.as_str());
-        let content_name = content.map(|content| content.metadata.name.clone()).unwrap_or_default();
-        match step {
-            Step::Forget | Step::Done | Step::Wait(_) | Step::Fail(_) => return Ok(false),
-            Step::AskContent(name) => {
-                self.world.read(Kind::Content, &name);
-                asked.content = Some(name);
-            }
-            Step::AskVolume(_) => asked.volume = true,
-            Step::Guard(finalizers) => {
-                if let Some(patch) = patch::add_finalizers(meta, &finalizers) {
-                    self.world.patch(Kind::Snapshot, name, &patch);
-                }
-            }
-            Step::ProtectClaim => {
-                let claim = view::claim_of(object).unwrap_or_default().to_owned();
-                if self.world.get(Kind::Claim, &claim).is_some_and(|claim| !is_deleting(claim)) {
-                    self.world.edit(Kind::Claim, &claim, |claim| {
-                        if !has_finalizer(claim, names::CLAIM_PROTECTION) {
-                            claim["metadata"]["finalizers"] = json!([names::CLAIM_PROTECTION]);
-                        }
-                    });
-                }
-                self.world.read(Kind::Claim, &claim);
-            }
-            Step::CreateContent(creation) => {
-                // Looked at once more, under the claim's lock.
-                let claim = view::claim_of(object).unwrap_or_default().to_owned();
-                let seen = self.world.seen.get(&(Kind::Claim, claim));
-                let protected = seen.is_some_and(|claim| has_finalizer(claim, names::CLAIM_PROTECTION));
-                if protected || self.bug == Bug::LetsClaimsGo {
-                    let mut made = write::content(object, &creation);
-                    let name = text(&made, "/metadata/name").to_owned();
-                    made["metadata"]["uid"] = json!(format!("uid-{name}"));
-                    if self.world.get(Kind::Content, &name).is_none() {
-                        self.world.put(Kind::Content, made);
-                    }
-                    self.world.read(Kind::Content, &name);
-                }
-            }
-            Step::BindContent { class } => {
-                if let Some(content) = content {
-                    let patch = write::bind(&content.metadata, meta, class.as_deref());
-                    self.world.patch(Kind::Content, &content_name, &patch);
-                }
-            }
-            Step::Mirror(mirrored) => {
-                self.world.patch(Kind::Snapshot, name, &write::status(meta, &mirrored.status));
-            }
-            Step::MarkContent => {
-                if let Some(content) = content {
-                    let mark = [(names::BEING_DELETED, Some("yes"))];
-                    self.is_going(&content_name)?;
-                    let patch = patch::annotate(&content.metadata, &mark);
-                    self.world.patch(Kind::Content, &content_name, &patch);
-                }
-            }
-            Step::DeleteContent => self.delete_content(&content_name)?,
-            Step::Release(finalizers) => {
-                if let Some(patch) = patch::remove_finalizers(meta, &finalizers) {
-                    self.world.patch(Kind::Snapshot, name, &patch);
-                }
-            }
-            Step::AskParent | Step::SetClass(_) | Step::Adopt => {
-                panic!("there are no groups or defaults here")
-            }
-        }
-        Ok(true)
-    }
-
-    fn delete_content(&mut self, name: &str) -> Result<(), Trouble> {
-        if self.world.get(Kind::Content, name).is_some() {
-            self.is_going(name)?;
-        }
-        self.remove_content(name);
-        self.world.read(Kind::Content, name);
-        Ok(())
-    }
-
-    /// Whether the snapshot of a content that we touch is going.
-    fn is_going(&self, content: &str) -> Result<(), Trouble> {
-        let Some(content) = self.world.get(Kind::Content, content) else { return Ok(()) };
-        if content["metadata"]["annotations"].get(names::BEING_DELETED).is_some() {
-            // It was when the content was marked, and may be gone since.
-            return Ok(());
-        }
-        let snapshot = self.world.get(Kind::Snapshot, text(content, "/spec/volumeSnapshotRef/name"));
-        let uid = text(content, "/spec/volumeSnapshotRef/uid");
-        let lives = snapshot.is_none_or(|snapshot| !is_deleting(snapshot));
-        let is_its = snapshot.is_none_or(|snapshot| uid.is_empty() || text(snapshot, "/metadata/uid") == uid);
-        match lives && is_its {
-            true => Err(Trouble::Lost(content.to_string())),
-            false => Ok(()),
-        }
-    }
-
     /// No snapshot is being taken of a claim that is gone.
     fn check(&self) -> Result<(), Trouble> {
         for content in
@@ -513,8 +331,11 @@ impl Simulation {
             let claim = content.pointer("/spec/source/volumeHandle").and_then(Value::as_str);
             let snapshot = self.world.get(Kind::Snapshot, text(content, "/spec/volumeSnapshotRef/name"));
             let wanted = snapshot.is_some_and(|snapshot| !is_deleting(snapshot));
-            let taking =
-                content.pointer("/status/readyToUse") != Some(&Value::Bool(true)) && !is_deleting(content);
+            // Members are there already.
+            let member = content["metadata"]["annotations"].get(names::GROUP_HANDLE).is_some();
+            let taking = !member
+                && content.pointer("/status/readyToUse") != Some(&Value::Bool(true))
+                && !is_deleting(content);
             if let Some(claim) = claim.filter(|_| wanted && taking)
                 && self
                     .world
@@ -532,15 +353,15 @@ impl Simulation {
         self.trouble = false;
         let all: Vec<_> = self.world.objects.keys().cloned().collect();
         for (kind, name) in &all {
-            if *kind != Kind::Content {
+            if !matches!(kind, Kind::Content | Kind::GroupContent) {
                 self.world.delete(*kind, name);
             }
         }
-        for tick in 0..6_000 {
+        for tick in 0..12_000 {
             if self.world.objects.is_empty() {
                 break;
             }
-            for _ in 0..3 {
+            for _ in 0..5 {
                 self.world.tell(&mut self.chance);
             }
             self.start();
@@ -568,13 +389,6 @@ impl Simulation {
     }
 }
 
-/// The driver has answered.
-fn is_created(content: &mut Value) {
-    if let Some(annotations) = content.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {
-        annotations.remove(names::BEING_CREATED);
-    }
-}
-
 fn snapshot(n: u64, source: Value) -> Value {
     json!({
         "metadata": {"name": format!("s{n}"), "namespace": "shop", "uid": format!("u{n}")},
@@ -589,7 +403,7 @@ fn claim_of(name: &str, n: u64) -> Value {
     })
 }
 
-/// sidecars.md 1.4 "Delete", "Finalizers".
+/// sidecars.md 1.4 "Delete", "Finalizers", "Group".
 #[test]
 fn hundreds_of_stories_end_well() {
     for seed in 0..400 {
@@ -611,5 +425,8 @@ fn planted_bugs_are_found() {
     let left = |trouble: &Trouble| matches!(trouble, Trouble::Left(_) | Trouble::Leaked(_));
     assert!(found(Bug::TrustsTheStore, left));
     assert!(found(Bug::LetsClaimsGo, |trouble| matches!(trouble, Trouble::Unprotected(_))));
-    assert!(found(Bug::CleansUp, |trouble| matches!(trouble, Trouble::Lost(_))));
+    let lost = |trouble: &Trouble| matches!(trouble, Trouble::Lost(_));
+    assert!(found(Bug::CleansUp, lost));
+    assert!(found(Bug::TrustsTheStoreForGroups, left));
+    assert!(found(Bug::LetsMembersGo, lost));
 }

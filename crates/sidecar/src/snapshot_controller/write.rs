@@ -45,6 +45,8 @@ pub(crate) fn content(snapshot: &VolumeSnapshot, creation: &Creation) -> Value {
     let Creation { class, driver, policy, volume_handle, volume_mode, node, secret } = creation;
     let mut metadata = Map::new();
     metadata.insert("name".to_owned(), json!(names::content_name(&snapshot.metadata.uid)));
+    // From the start: a write of its own would be in the way of the snapshotter's first one.
+    metadata.insert("finalizers".to_owned(), json!([names::CONTENT_PROTECTION]));
     if let Some(secret) = secret {
         let annotations = json!({
             names::DELETION_SECRET_NAME: secret.name,
@@ -148,7 +150,10 @@ mod tests {
         };
         let made = json!({
             "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
-            "metadata": {"name": "snapcontent-u"},
+            "metadata": {
+                "name": "snapcontent-u",
+                "finalizers": ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"],
+            },
             "spec": {
                 "volumeSnapshotRef": {
                     "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "name": "s",

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::Side;
 use super::ground::{ARGS, program_of};
-use super::server::Server;
-use crate::{Beside, TestCluster};
+use crate::{Beside, Server, TestCluster};
 
 const PROGRAM: &str = "snapshot-controller";
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");

@@ -13,10 +13,10 @@ use serde_json::{Map, Value, json};
 
 use super::normal::{self, Names};
 use super::scenario::{Process, Step, substitute};
-use super::server::{Server, short};
 use super::{Controller, Outcome, Scenario};
 use crate::scripted::entries;
-use crate::{Beside, TestCluster, built, upstream};
+use crate::server::short;
+use crate::{Beside, Server, TestCluster, built, upstream};
 
 /// How long anything may take that a scenario waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -182,11 +182,13 @@ impl Run<'_> {
                     Ok(!run.ground.server.events(namespace, &selector)?.is_empty())
                 })
             }
-            Step::Called { method, times, code } => {
+            Step::Called { method, with, times, code } => {
                 self.until(&format!("{method} was called {times} times"), |run| {
                     let calls = entries(&run.log());
                     let asked = calls.iter().filter(|call| {
-                        call.method == *method && code.as_ref().is_none_or(|code| *code == call.code)
+                        call.method == *method
+                            && with.iter().all(|(field, wanted)| call.fields.get(field) == Some(wanted))
+                            && code.as_ref().is_none_or(|code| *code == call.code)
                     });
                     Ok(asked.count() >= *times)
                 })

@@ -61,9 +61,11 @@ pub(super) enum Step {
     },
     /// An event with this reason tells about an object.
     AwaitEvent { object: String, reason: String },
-    /// The driver has answered this method so many times, with this code if one is given.
+    /// The driver has answered this method so many times, with this code and asked for these fields if they are given.
     Called {
         method: String,
+        #[serde(default)]
+        with: Map<String, Value>,
         #[serde(default = "once")]
         times: usize,
         code: Option<String>,

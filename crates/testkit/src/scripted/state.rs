@@ -75,7 +75,9 @@ impl State {
         for part in ["volumes", "snapshots", "groups", "data"] {
             fs::create_dir_all(dir.join(part))?;
         }
-        Ok(Self { dir: dir.to_owned(), sync })
+        let state = Self { dir: dir.to_owned(), sync };
+        state.hold()?.forget_strays()?;
+        Ok(state)
     }
 
     pub(super) fn hold(&self) -> io::Result<Held<'_>> {
@@ -130,6 +132,18 @@ impl Held<'_> {
 
     pub(super) fn put_group(&self, group: &Group) -> io::Result<()> {
         self.write("groups", &group.id, group)
+    }
+
+    /// Members of a group without a record are nobody's: whoever made them died before the group was there.
+    fn forget_strays(&self) -> io::Result<()> {
+        for snapshot in self.snapshots()? {
+            if let Some(group) = &snapshot.group
+                && self.group(group)?.is_none()
+            {
+                self.remove_snapshot(&snapshot.id)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn remove_group(&self, id: &str) -> io::Result<()> {

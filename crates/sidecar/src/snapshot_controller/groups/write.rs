@@ -16,6 +16,7 @@ pub(crate) fn content(group: &VolumeGroupSnapshot, creation: &GroupCreation) -> 
     let GroupCreation { class, driver, policy, volume_handles, node, secret } = creation;
     let mut metadata = Map::new();
     metadata.insert("name".to_owned(), json!(names::group_content_name(&group.metadata.uid)));
+    metadata.insert("finalizers".to_owned(), json!([names::GROUP_CONTENT_PROTECTION]));
     if let Some(secret) = secret {
         let annotations = json!({
             names::GROUP_DELETION_SECRET_NAME: secret.name,
@@ -87,7 +88,8 @@ pub(crate) fn member_content(
             annotations.insert(to.to_owned(), json!(value));
         }
     }
-    let mut metadata = json!({"name": name, "annotations": annotations});
+    let finalizers = [names::CONTENT_PROTECTION];
+    let mut metadata = json!({"name": name, "annotations": annotations, "finalizers": finalizers});
     if let Some(node) = content.metadata.labels.get(names::MANAGED_BY) {
         metadata["labels"] = json!({names::MANAGED_BY: node});
     }
@@ -172,6 +174,7 @@ mod tests {
                 "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotContent",
                 "metadata": {
                     "name": format!("snapcontent-{digits}"),
+                    "finalizers": ["snapshot.storage.kubernetes.io/volumesnapshotcontent-bound-protection"],
                     "labels": {"snapshot.storage.kubernetes.io/managed-by": "n"},
                     "annotations": {
                         "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle": "gh",

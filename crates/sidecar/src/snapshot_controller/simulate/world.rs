@@ -14,9 +14,12 @@ pub(super) enum Kind {
     Snapshot,
     Content,
     Claim,
+    Group,
+    GroupContent,
 }
 
-pub(super) const KINDS: [Kind; 3] = [Kind::Snapshot, Kind::Content, Kind::Claim];
+pub(super) const KINDS: [Kind; 5] =
+    [Kind::Snapshot, Kind::Content, Kind::Claim, Kind::Group, Kind::GroupContent];
 
 pub(super) type Objects = BTreeMap<(Kind, String), Value>;
 
@@ -115,7 +118,7 @@ impl World {
 
     /// The watch tells one thing, of one kind.
     pub(super) fn tell(&mut self, chance: &mut Chance) {
-        let kind = KINDS[chance.below(3) as usize];
+        let kind = KINDS[chance.below(KINDS.len() as u64) as usize];
         let Some((name, object, at)) = self.untold.get_mut(&kind).and_then(VecDeque::pop_front) else {
             return;
         };

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use wharf_testkit::{Beside, ScriptedDriver, TestCluster};
+use wharf_testkit::{Beside, Dice, ScriptedDriver, TestCluster};
 
 use super::objects::{claim, class};
 use super::{API_ONLY, MINUTE};
@@ -16,12 +16,7 @@ const CLAIMS: usize = 500;
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
 fn five_hundred_claims_and_no_volume_is_lost() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| getrandom::u64().unwrap());
-    println!("SEED={seed}");
-    let mut random = Random(seed | 1);
+    let mut dice = Dice::seeded_by("SEED");
     let cluster = TestCluster::start_with(API_ONLY);
     let mut driver = ScriptedDriver::start(&cluster, DRIVER, &[]);
     // Calls take their time, and fail after their effects.
@@ -37,14 +32,14 @@ fn five_hundred_claims_and_no_volume_is_lost() {
     let (mut made, mut alive) = (0, Vec::new());
     let began = Instant::now();
     while made < CLAIMS {
-        let more = (1 + random.below(25)).min(CLAIMS - made);
+        let more = (1 + dice.roll(25)).min(CLAIMS - made);
         let names: Vec<String> = (made..made + more).map(|n| format!("claim-{n}")).collect();
         apply(&cluster, &names.iter().map(|name| claim(name, "plain", "1Mi", "")).collect::<String>());
         made += more;
         alive.extend(names);
-        std::thread::sleep(Duration::from_millis(random.below(300) as u64));
+        std::thread::sleep(Duration::from_millis(dice.roll(300) as u64));
         // Each of them at least once, whatever the seed.
-        let victim = [0, 4, 6].get(kills.iter().sum::<usize>()).copied().unwrap_or_else(|| random.below(10));
+        let victim = [0, 4, 6].get(kills.iter().sum::<usize>()).copied().unwrap_or_else(|| dice.roll(10));
         match victim {
             0..4 => sidecar.kill(),
             4..6 => driver.controller.kill(),
@@ -52,11 +47,9 @@ fn five_hundred_claims_and_no_volume_is_lost() {
             _ => {}
         }
         // What was just asked for goes while whoever has begun it is away, and so do some that are complete.
-        let newest = alive.len() - random.below(alive.len().min(more) + 1);
+        let newest = alive.len() - dice.roll(alive.len().min(more) + 1);
         let mut gone = alive.split_off(newest);
-        gone.extend(
-            (0..random.below(alive.len() / 4 + 1)).map(|_| alive.swap_remove(random.below(alive.len()))),
-        );
+        gone.extend((0..dice.roll(alive.len() / 4 + 1)).map(|_| alive.swap_remove(dice.roll(alive.len()))));
         delete(&cluster, &gone);
         match victim {
             0..4 => {
@@ -147,16 +140,4 @@ pub(super) fn delete(cluster: &TestCluster, claims: &[String]) {
 fn stop(mut sidecar: Beside) {
     assert!(sidecar.runs());
     sidecar.stop();
-}
-
-/// Numbers that a seed repeats (xorshift).
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        if bound == 0 { 0 } else { usize::try_from(self.0 % bound as u64).unwrap_or(0) }
-    }
 }

@@ -1,5 +1,5 @@
-//! The API server as the harness uses it: objects as they are, one request at a time, no watches. It is what kubectl is
-//! to other tests; a process for each request would take longer than all the rest.
+//! The API server for tests that ask much of it: objects as they are, one request at a time, no watches. It is what
+//! kubectl is to other tests; a process for each request would take longer than all the rest.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// Short name, kind, path of its group, plural, whether it is in a namespace.
-const KINDS: [(&str, &str, &str, &str, bool); 14] = [
+const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("ns", "Namespace", "/api/v1", "namespaces", false),
     ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
     ("pv", "PersistentVolume", "/api/v1", "persistentvolumes", false),
@@ -23,17 +23,27 @@ const KINDS: [(&str, &str, &str, &str, bool); 14] = [
     ("vs", "VolumeSnapshot", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshots", true),
     ("vsc", "VolumeSnapshotContent", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents", false),
     ("vsclass", "VolumeSnapshotClass", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshotclasses", false),
+    ("vgs", "VolumeGroupSnapshot", "/apis/groupsnapshot.storage.k8s.io/v1", "volumegroupsnapshots", true),
+    (
+        "vgsc",
+        "VolumeGroupSnapshotContent",
+        "/apis/groupsnapshot.storage.k8s.io/v1",
+        "volumegroupsnapshotcontents",
+        false,
+    ),
+    ("lease", "Lease", "/apis/coordination.k8s.io/v1", "leases", true),
     ("crd", "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", false),
 ];
 
 /// A connection of one thread.
-pub(super) struct Server {
+pub struct Server {
     client: kube::Client,
     runtime: Runtime,
 }
 
 impl Server {
-    pub(super) fn connect(kubeconfig: &Path) -> Result<Self, String> {
+    /// Connects with the credentials of a file. Nothing is asked yet.
+    pub fn connect(kubeconfig: &Path) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -49,7 +59,7 @@ impl Server {
     }
 
     /// Makes an object, in this namespace if its kind has them, and gives it back as the server made it.
-    pub(super) fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
+    pub fn create(&self, namespace: &str, object: &Value) -> Result<Value, String> {
         let kind = object["kind"].as_str().unwrap_or_default();
         let short = short(kind).ok_or_else(|| format!("the harness does not know the kind {kind:?}"))?;
         let path = path(namespace, short, "")?;
@@ -58,25 +68,27 @@ impl Server {
     }
 
     /// An object by its short kind and name, if it is there.
-    pub(super) fn get(&self, namespace: &str, object: &str) -> Result<Option<Value>, String> {
+    pub fn get(&self, namespace: &str, object: &str) -> Result<Option<Value>, String> {
         let (kind, name) = split(object)?;
         self.send(Method::GET, &path(namespace, kind, &format!("/{name}"))?, "", String::new())
     }
 
+    /// All objects of a short kind, in this namespace if the kind has them, that a label selector finds.
+    pub fn list(&self, namespace: &str, kind: &str, selector: &str) -> Result<Vec<Value>, String> {
+        let path = path(namespace, kind, &format!("?labelSelector={selector}"))?;
+        self.send(Method::GET, &path, "", String::new())?
+            .map(items)
+            .ok_or_else(|| format!("{path} is not served"))
+    }
+
     /// The events of a namespace that a field selector finds.
-    pub(super) fn events(&self, namespace: &str, selector: &str) -> Result<Vec<Value>, String> {
+    pub fn events(&self, namespace: &str, selector: &str) -> Result<Vec<Value>, String> {
         let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={selector}");
         Ok(self.send(Method::GET, &path, "", String::new())?.map_or_else(Vec::new, items))
     }
 
     /// Changes an object, or its status, by a merge patch.
-    pub(super) fn patch(
-        &self,
-        namespace: &str,
-        object: &str,
-        status: bool,
-        patch: &Value,
-    ) -> Result<(), String> {
+    pub fn patch(&self, namespace: &str, object: &str, status: bool, patch: &Value) -> Result<(), String> {
         let (kind, name) = split(object)?;
         let part = if status { "/status" } else { "" };
         let path = path(namespace, kind, &format!("/{name}{part}"))?;
@@ -85,7 +97,7 @@ impl Server {
     }
 
     /// Asks for an object's deletion.
-    pub(super) fn delete(&self, namespace: &str, object: &str) -> Result<(), String> {
+    pub fn delete(&self, namespace: &str, object: &str) -> Result<(), String> {
         let (kind, name) = split(object)?;
         let path = path(namespace, kind, &format!("/{name}"))?;
         let deleted = self.send(Method::DELETE, &path, "", String::new())?;
@@ -109,7 +121,7 @@ impl Server {
 }
 
 /// The short name of a kind.
-pub(super) fn short(kind: &str) -> Option<&'static str> {
+pub(crate) fn short(kind: &str) -> Option<&'static str> {
     KINDS.iter().find(|known| known.1 == kind).map(|known| known.0)
 }
 

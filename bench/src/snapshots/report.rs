@@ -1,0 +1,94 @@
+//! What was found, in words: a section of bench/RESULTS.md.
+
+use super::Found;
+use crate::report::{Goal, Row, table};
+
+fn rows(found: &Found) -> Vec<Row> {
+    let [defaults, tuned, ours] = found.work;
+    let all = |what: String, of: [f64; 3], goal: Goal| {
+        let [defaults, tuned, ours] = of;
+        Row { what, defaults: Some(defaults), tuned: Some(tuned), ours, goal }
+    };
+    let [slow, fast, own] = found.one_more;
+    let existing = found.size.existing;
+    vec![
+        all(
+            "snapshots ready a second".to_owned(),
+            [defaults.take.rate(), tuned.take.rate(), ours.take.rate()],
+            Goal::Times { defaults: 10.0, tuned: 2.0 },
+        ),
+        all(
+            "snapshots deleted a second".to_owned(),
+            [defaults.delete.rate(), tuned.delete.rate(), ours.delete.rate()],
+            Goal::Times { defaults: 10.0, tuned: 2.0 },
+        ),
+        all(
+            format!("one more with {existing} there, just started (s)"),
+            [slow.started, fast.started, own.started],
+            Goal::None,
+        ),
+        all(
+            format!("one more with {existing} there, at rest (s)"),
+            [slow.at_rest, fast.at_rest, own.at_rest],
+            Goal::None,
+        ),
+        all(
+            "requests to the API server for a snapshot taken".to_owned(),
+            [defaults.take.requests_each(), tuned.take.requests_each(), ours.take.requests_each()],
+            Goal::None,
+        ),
+        all(
+            "requests to the API server for a snapshot deleted".to_owned(),
+            [defaults.delete.requests_each(), tuned.delete.requests_each(), ours.delete.requests_each()],
+            Goal::None,
+        ),
+        all(
+            "processor for a snapshot taken and deleted (ms)".to_owned(),
+            found.work.map(|work| work.take.cpu_ms_each() + work.delete.cpu_ms_each()),
+            Goal::None,
+        ),
+    ]
+}
+
+fn rest_rows(found: &Found) -> Vec<Row> {
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    let mut rows = vec![Row {
+        what: "all eight roles at rest, RSS (MiB)".to_owned(),
+        defaults: None,
+        tuned: None,
+        ours: mib(found.every_role),
+        goal: Goal::AtMost(20.0),
+    }];
+    for (count, memory) in [0, found.size.objects].into_iter().zip(found.memory) {
+        rows.push(Row {
+            what: format!("RSS with {count} snapshots (MiB)"),
+            defaults: Some(mib(memory.upstream)),
+            tuned: None,
+            ours: mib(memory.ours),
+            goal: Goal::Part(0.125),
+        });
+    }
+    rows
+}
+
+/// The section.
+pub(crate) fn section(found: &Found) -> String {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "## The sidecar: snapshots
+
+One run of `bench/sidecar.sh --snapshots` on {processors} processors, on the same ground as above: upstream's csi-snapshotter and
+snapshot-controller 8.6.0 against `wharf sidecar --roles snapshotter,snapshot-controller`; leader election on both sides.
+Tuned upstream has 1,000 requests a second, bursts of 2,000 and 100 workers; ours is never tuned. {} snapshots, each of a claim
+of its own, for everybody; of tuned upstream and ours the better of two rounds. The driver cuts a snapshot at once, and it
+is ready then.
+
+{}
+**At rest.** Snapshots are objects only, each with its content.
+
+{}",
+        found.size.many,
+        table(&rows(found)),
+        table(&rest_rows(found)),
+    )
+}
