@@ -176,7 +176,10 @@ impl Api {
                 return self.bind(&pod, &question, how).await;
             }
             "TokenReview" => self.access().token_review(question, &objects, self.now())?,
-            "SelfSubjectReview" => access::self_subject_review(question, user),
+            "SelfSubjectReview" => {
+                super::meta::set(&mut question, "creationTimestamp", self.now().to_string().into());
+                access::self_subject_review(question, user)
+            }
             "SubjectAccessReview" => access::subject_access_review(question, &objects)?,
             "LocalSubjectAccessReview" => {
                 access::local_subject_access_review(question, &target.namespace, &objects)?

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// Fields whose values differ from server to server.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -13,6 +13,7 @@ const FIELDS: [&str; 14] = [
     "firstTimestamp",
     "eventTime",
     "lastTransitionTime",
+    "lastPhaseTransitionTime",
     "lastProbeTime",
     "time",
     "renewTime",
@@ -34,6 +35,10 @@ pub(crate) fn value(value: &mut Value) {
                         *inner = format!("<{known}>").into()
                     }
                     _ => self::value(inner),
+                }
+                // Discovery tells of custom kinds in any order.
+                if let ("resources", Value::Array(list)) = (field.as_str(), inner) {
+                    list.sort_by_key(|resource| resource["name"].as_str().unwrap_or_default().to_owned());
                 }
             }
         }
