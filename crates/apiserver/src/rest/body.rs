@@ -3,11 +3,13 @@
 use std::pin::Pin;
 
 use bytes::Bytes;
+use http::HeaderMap;
 use http_body_util::{BodyExt, Collected, LengthLimitError, Limited};
 use serde_json::Value;
 
+use super::negotiate::{self, Written};
 use super::options::FieldValidation;
-use super::{Body, BoxError, meta};
+use super::{Body, BoxError, encode, meta};
 use crate::kinds::Kind;
 use crate::schema;
 use crate::status::Refusal;
@@ -34,6 +36,17 @@ fn collect(body: Body) -> Reading {
     Box::pin(Limited::new(body, LIMIT).collect())
 }
 
+/// The body as JSON, however it is written.
+pub(crate) fn json(headers: &HeaderMap, kind: &Kind, body: &Bytes) -> Result<Bytes, Refusal> {
+    match negotiate::written(headers, encode::is_custom(kind))? {
+        Written::Json => Ok(body.clone()),
+        Written::Protobuf => match schema::from_protobuf(body) {
+            Ok(object) => Ok(object.to_string().into()),
+            Err(error) => Err(unrecognized(kind.kind, &error.to_string(), body)),
+        },
+    }
+}
+
 /// The object in a body. Fields that the kind does not have are dropped, and reported as was asked.
 pub(crate) fn object(
     kind: &Kind,
@@ -53,10 +66,10 @@ pub(crate) fn typed(
     fields: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
-    let mut value: Value =
-        serde_json::from_slice(raw).map_err(|error| unrecognized(kind, &error.to_string(), raw))?;
+    let mut value: Value = serde_json::from_slice(raw)
+        .map_err(|error| unrecognized(kind, &not_json(&error.to_string()), raw))?;
     if !value.is_object() {
-        return Err(unrecognized(kind, "json: cannot unmarshal into an object", raw));
+        return Err(unrecognized(kind, &not_json("json: cannot unmarshal into an object"), raw));
     }
     let (said, of) = (meta::text(&value, "/apiVersion").to_owned(), meta::text(&value, "/kind").to_owned());
     let expected = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
@@ -99,6 +112,10 @@ pub(crate) fn no_schema(kind: &str) -> Refusal {
     Refusal::new(500, "InternalError", format!("Internal error occurred: there is no schema of {kind}"))
 }
 
+fn not_json(why: &str) -> String {
+    format!("couldn't get version/kind; json parse error: {why}")
+}
+
 fn unrecognized(kind: &str, why: &str, raw: &[u8]) -> Refusal {
     let start: String = raw.iter().take(30).map(|byte| format!("{byte:02x}")).collect();
     let start = match raw.len() {
@@ -107,6 +124,6 @@ fn unrecognized(kind: &str, why: &str, raw: &[u8]) -> Refusal {
         _ => format!("{start} ..."),
     };
     Refusal::bad_request(format!(
-        "the object provided is unrecognized (must be of type {kind}): couldn't get version/kind; json parse error: {why} ({start})"
+        "the object provided is unrecognized (must be of type {kind}): {why} ({start})"
     ))
 }

@@ -6,11 +6,13 @@ use http::{Method, Response};
 
 use super::answer::{self, Answer, Look};
 use super::negotiate::{self, Shape};
+use super::options::DeleteOptions;
 use super::query::Query;
 use super::route::{Page, Route, Target, Verb, route};
 use super::{Api, Body, attributes, body, encode, options};
 use crate::access::{self, Attributes, User};
 use crate::discovery;
+use crate::kinds::Kind;
 use crate::schema;
 use crate::select::FieldSelector;
 use crate::status::Refusal;
@@ -87,7 +89,7 @@ impl Api {
             Verb::List => self.list(target, query, &options::list(query)?),
             Verb::Watch => self.watch(target, query, &options::watch(query, kind.resource())?, look),
             Verb::Create => {
-                negotiate::body_is_json(&parts.headers)?;
+                let bytes = &body::json(&parts.headers, kind, bytes)?;
                 let how = options::write(query, "CreateOptions")?;
                 let sent = match target.subresource.as_str() {
                     "" => (kind.group, kind.version, kind.kind),
@@ -118,7 +120,7 @@ impl Api {
                 }
             }
             Verb::Update => {
-                negotiate::body_is_json(&parts.headers)?;
+                let bytes = &body::json(&parts.headers, kind, bytes)?;
                 let how = options::write(query, "UpdateOptions")?;
                 let object = body::object(kind, bytes, how.fields, warnings)?;
                 let updated = self.update(user, target, object, how, warnings).await?;
@@ -130,26 +132,14 @@ impl Api {
                 Ok(Answer::Object(200, self.patch(user, target, &media, bytes, how, warnings).await?))
             }
             Verb::Delete => {
-                let how = self.delete_options(parts, bytes, query)?;
+                let how = delete_options(kind, parts, bytes, query)?;
                 self.delete(user, target, &how).await
             }
             Verb::DeleteCollection => {
-                let how = self.delete_options(parts, bytes, query)?;
+                let how = delete_options(kind, parts, bytes, query)?;
                 self.delete_collection(user, target, query, &how).await
             }
         }
-    }
-
-    fn delete_options(
-        &self,
-        parts: &Parts,
-        bytes: &Bytes,
-        query: &Query,
-    ) -> Result<options::DeleteOptions, Refusal> {
-        if !bytes.is_empty() {
-            negotiate::body_is_json(&parts.headers)?;
-        }
-        options::delete(bytes, query)
     }
 
     fn get(&self, target: &Target, query: &Query) -> Result<Answer, Refusal> {
@@ -237,4 +227,16 @@ impl Api {
             if verbose { format!("[+]ping ok\n[+]store ok\n{of} check passed\n") } else { "ok".into() };
         Ok(Answer::Raw("text/plain; charset=utf-8", words.into()))
     }
+}
+
+fn delete_options(
+    kind: &Kind,
+    parts: &Parts,
+    bytes: &Bytes,
+    query: &Query,
+) -> Result<DeleteOptions, Refusal> {
+    if bytes.is_empty() {
+        return options::delete(bytes, query);
+    }
+    options::delete(&body::json(&parts.headers, kind, bytes)?, query)
 }

@@ -114,8 +114,11 @@ async fn what_cannot_be_created() {
         assert!(answer.message().contains(words), "{body}: {}", answer.body);
         assert_eq!((&answer.body["kind"], &answer.body["status"]), (&json!("Status"), &json!("Failure")));
     }
-    let other = server.ask("POST", CONFIGS, "application/vnd.kubernetes.protobuf", json!({})).await;
+    let other = server.ask("POST", CONFIGS, "application/yaml", json!({})).await;
     assert_eq!((other.code, &other.body["reason"]), (415, &json!("UnsupportedMediaType")));
+    let other = server.ask("POST", CONFIGS, "application/vnd.kubernetes.protobuf", json!({})).await;
+    assert_eq!(other.code, 400);
+    assert!(other.message().contains("does not appear to be a protobuf message"), "{}", other.body);
     let large = config("large", &"x".repeat(4 << 20));
     let large = server.post(CONFIGS, large).await;
     assert_eq!((large.code, &large.body["reason"]), (413, &json!("RequestEntityTooLarge")));
