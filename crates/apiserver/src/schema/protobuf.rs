@@ -203,7 +203,9 @@ fn value(of: &'static Type, name: &str, wire: Wire<'_>, depth: usize) -> Result<
         Type::Bytes => BASE64.encode(wire.bytes()?).into(),
         Type::Bool => (wire.number()? != 0).into(),
         Type::Int32 | Type::Int64 => wire.number()?.into(),
-        Type::Time | Type::MicroTime | Type::Stamp => time(wire.bytes()?)?,
+        // JSON has to have six digits, also when they are zeroes.
+        Type::MicroTime => time(wire.bytes()?)?.map(|time| format!("{time:.6}")).into(),
+        Type::Time | Type::Stamp => time(wire.bytes()?)?.map(|time| time.to_string()).into(),
         Type::Quantity => {
             let mut text = String::from("0");
             let mut reader = Reader(wire.bytes()?);
@@ -248,9 +250,9 @@ fn value(of: &'static Type, name: &str, wire: Wire<'_>, depth: usize) -> Result<
 }
 
 /// Seconds and nanoseconds; an empty message is no time.
-fn time(bytes: &[u8]) -> Result<Value, ProtobufError> {
+fn time(bytes: &[u8]) -> Result<Option<jiff::Timestamp>, ProtobufError> {
     if bytes.is_empty() {
-        return Ok(Value::Null);
+        return Ok(None);
     }
     let (mut seconds, mut nanos) = (0, 0);
     let mut reader = Reader(bytes);
@@ -262,8 +264,7 @@ fn time(bytes: &[u8]) -> Result<Value, ProtobufError> {
         }
     }
     let nanos = i32::try_from(nanos).map_err(|_| ProtobufError::Broken)?;
-    let time = jiff::Timestamp::new(seconds, nanos).map_err(|_| ProtobufError::Broken)?;
-    Ok(time.to_string().into())
+    jiff::Timestamp::new(seconds, nanos).map(Some).map_err(|_| ProtobufError::Broken)
 }
 
 /// What stands behind a number.

@@ -134,6 +134,25 @@ fn reviews_and_options() {
 }
 
 #[test]
+fn moments_have_the_digits_that_their_fields_demand() {
+    // 2026-01-02T03:04:05 and 700 ms, 3 ms and 1 ns, none.
+    let seconds = [0x08, 0xa5, 0xeb, 0xdc, 0xca, 0x06];
+    for (nanos, expected) in [
+        (&[0x10, 0x80, 0xce, 0xe4, 0xcd, 0x02][..], "2026-01-02T03:04:05.700000Z"),
+        (&[0x10, 0xc1, 0x8d, 0xb7, 0x01], "2026-01-02T03:04:05.003000Z"),
+        (&[], "2026-01-02T03:04:05.000000Z"),
+    ] {
+        let time = [&seconds, nanos].concat();
+        let raw = [field(1, &field(8, &time)), field(2, &field(4, &time))].concat();
+        let lease = from_protobuf(&body("coordination.k8s.io/v1", "Lease", &raw)).unwrap();
+        assert_eq!(lease["spec"]["renewTime"], expected);
+        let lease = super::super::of("coordination.k8s.io", "Lease").unwrap().conform(lease).unwrap().object;
+        assert_eq!(lease["spec"]["renewTime"], expected);
+        assert_eq!(lease["metadata"]["creationTimestamp"], "2026-01-02T03:04:05Z");
+    }
+}
+
+#[test]
 fn what_is_none() {
     assert_eq!(from_protobuf(b"{}").unwrap_err(), ProtobufError::NotProtobuf);
     assert_eq!(from_protobuf(b"k8s\0\x0a\x7f").unwrap_err(), ProtobufError::Broken);
@@ -154,5 +173,20 @@ proptest! {
             let _ = from_protobuf(&body("v1", kind, &raw));
         }
         let _ = from_protobuf(&raw);
+    }
+
+    /// Of bytes that are nearly right more is read than of any.
+    #[test]
+    fn no_damage_makes_it_panic(at in 0..100_usize, byte: u8, end in 0..100_usize) {
+        let time = field(8, &[0x08, 0x05, 0x10, 0x07]);
+        let limit = [field(1, b"cpu"), field(2, &field(1, b"500m"))].concat();
+        let port = field(2, &field(2, &[int(1, 1), field(3, b"http")].concat()));
+        let container = [field(8, &field(1, &limit)), field(10, &field(1, &port)), field(6, &int(3, 80))].concat();
+        let mut whole = body("v1", "Pod", &[field(1, &time), field(2, &field(2, &container))].concat());
+        prop_assert!(from_protobuf(&whole).is_ok());
+        let (at, end) = (at % whole.len(), end % whole.len());
+        whole[at] = byte;
+        let _ = from_protobuf(&whole);
+        let _ = from_protobuf(&whole[..end]);
     }
 }
