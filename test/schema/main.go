@@ -4,24 +4,32 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
 	"reflect"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	authentication "k8s.io/api/authentication/v1"
+	authorization "k8s.io/api/authorization/v1"
 	coordination "k8s.io/api/coordination/v1"
 	core "k8s.io/api/core/v1"
 	events "k8s.io/api/events/v1"
+	policy "k8s.io/api/policy/v1"
 	storage "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	kjson "sigs.k8s.io/json"
 )
 
 // What is stored, and so goes through protobuf once.
 type stored interface {
+	runtime.Object
 	Marshal() ([]byte, error)
 	Unmarshal([]byte) error
 }
@@ -42,6 +50,13 @@ func init() {
 	know("coordination.k8s.io", &coordination.Lease{})
 	know("storage.k8s.io", &storage.StorageClass{}, &storage.CSIDriver{}, &storage.CSINode{},
 		&storage.CSIStorageCapacity{}, &storage.VolumeAttachment{}, &storage.VolumeAttributesClass{})
+	// Not stored, but sent.
+	know("", &core.Binding{})
+	know("policy", &policy.Eviction{})
+	know("authentication.k8s.io", &authentication.TokenRequest{}, &authentication.TokenReview{},
+		&authentication.SelfSubjectReview{})
+	know("authorization.k8s.io", &authorization.SubjectAccessReview{}, &authorization.LocalSubjectAccessReview{},
+		&authorization.SelfSubjectAccessReview{}, &authorization.SelfSubjectRulesReview{})
 }
 
 type question struct {
@@ -55,6 +70,8 @@ type answer struct {
 	Unknown []string `json:"unknown,omitempty"`
 	Matches *bool    `json:"matches,omitempty"`
 	Error   string   `json:"error,omitempty"`
+	// The object as clients send it.
+	Protobuf []byte `json:"protobuf,omitempty"`
 	// Upstream's library gave up in a way that is no answer.
 	Panic string `json:"panic,omitempty"`
 }
@@ -68,7 +85,7 @@ func respond(q question) (a answer) {
 	var err error
 	switch q.What {
 	case "conform":
-		a.Object, a.Unknown, err = conform(q)
+		a.Object, a.Protobuf, a.Unknown, err = conform(q)
 	case "strategic":
 		a.Object, err = strategic(q)
 	case "json":
@@ -99,27 +116,30 @@ func respond(q question) (a answer) {
 
 func raw(text []byte, err error) (any, error) { return json.RawMessage(text), err }
 
-// As the API server reads it, stores it and writes it again.
-func conform(q question) (any, []string, error) {
+// As the API server reads it, stores it and writes it again; and as a client sends it.
+func conform(q question) (any, []byte, []string, error) {
 	of := kinds[q.Group+"/"+q.Kind]
-	read := reflect.New(of).Interface()
+	read := reflect.New(of).Interface().(stored)
 	strict, err := kjson.UnmarshalStrict(q.Object, read)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	var unknown []string
 	for _, one := range strict {
 		unknown = append(unknown, one.Error())
 	}
-	text, err := read.(stored).Marshal()
+	text, err := read.Marshal()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	kept := reflect.New(of).Interface()
-	if err := kept.(stored).Unmarshal(text); err != nil {
-		return nil, nil, err
+	kept := reflect.New(of).Interface().(stored)
+	if err := kept.Unmarshal(text); err != nil {
+		return nil, nil, nil, err
 	}
-	return kept, unknown, nil
+	var sent bytes.Buffer
+	read.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: q.Group, Version: "v1", Kind: q.Kind})
+	err = protobuf.NewSerializer(nil, nil).Encode(read, &sent)
+	return kept, sent.Bytes(), unknown, err
 }
 
 func strategic(q question) (any, error) {

@@ -2,8 +2,11 @@
 //!
 //! All of it follows from [`kinds`](crate::kinds).
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
 use crate::kinds::{KINDS, Kind, Subresource};
 
@@ -30,9 +33,18 @@ pub(crate) fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR, "gitVersion": GIT_VERSION, "gitCommit": "", "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
+        "platform": format!("{}/{}", std::env::consts::OS, architecture()),
         "emulationMajor": "1", "emulationMinor": MINOR, "minCompatibilityMajor": "1", "minCompatibilityMinor": "33",
     })
+}
+
+/// As Go names it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
 }
 
 /// `/api`.
@@ -77,8 +89,11 @@ pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
     for kind in &kinds {
         let mut resource = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
-            "verbs": kind.verbs,
+            "verbs": verbs(kind),
         });
+        if kind.is_stored() {
+            resource["storageVersionHash"] = storage_hash(kind).into();
+        }
         if !kind.short_names.is_empty() {
             resource["shortNames"] = json!(kind.short_names);
         }
@@ -103,6 +118,27 @@ pub(crate) fn resources(group: &str, version: &str) -> Option<Value> {
         list["apiVersion"] = "v1".into();
     }
     Some(list)
+}
+
+/// In upstream's order, which is another one for kinds that are defined at run time.
+fn verbs(kind: &Kind) -> Vec<&'static str> {
+    if !kind.group.ends_with("snapshot.storage.k8s.io") {
+        return kind.verbs.to_vec();
+    }
+    const ORDER: [&str; 8] =
+        ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
+    ORDER.into_iter().filter(|verb| kind.verbs.contains(verb)).collect()
+}
+
+/// What clients tell by whether objects of two versions are stored as one: a hash of how upstream stores them.
+fn storage_hash(kind: &Kind) -> String {
+    let (group, version) = match (kind.group, kind.plural) {
+        ("events.k8s.io", _) => ("", "v1"),
+        ("storage.k8s.io", "volumeattributesclasses") => (kind.group, "v1beta1"),
+        _ => (kind.group, kind.version),
+    };
+    let hash = Sha256::digest(format!("{group}/{version}/{}", kind.kind));
+    STANDARD.encode(&hash[..8])
 }
 
 /// All at once: of the core group (`/api`), or of all others (`/apis`).
@@ -130,7 +166,7 @@ pub(crate) fn all(core: bool) -> Bytes {
 
 fn discovered(kind: &Kind) -> Value {
     let mut resource = json!({
-        "resource": kind.plural, "singularResource": kind.singular, "verbs": kind.verbs,
+        "resource": kind.plural, "singularResource": kind.singular, "verbs": verbs(kind),
         "scope": if kind.namespaced { "Namespaced" } else { "Cluster" },
         "responseKind": {"group": kind.group, "version": kind.version, "kind": kind.kind},
     });
@@ -202,6 +238,14 @@ mod tests {
         assert_eq!(old, new);
         assert!(old.contains(&"/v1/pods/status".to_owned()), "{old:?}");
         assert!(old.contains(&"storage.k8s.io/v1/storageclasses".to_owned()), "{old:?}");
+    }
+
+    #[test]
+    fn hashes_are_upstreams() {
+        let hash = |group, plural| storage_hash(crate::kinds::find(group, "v1", plural).unwrap());
+        assert_eq!(hash("storage.k8s.io", "csidrivers"), "hL6j/rwBV5w=");
+        assert_eq!(hash("events.k8s.io", "events"), "r2yiGXH7wu8=");
+        assert_eq!(hash("storage.k8s.io", "volumeattributesclasses"), "Bl3MtjZ/n/s=");
     }
 
     #[test]

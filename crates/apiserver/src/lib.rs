@@ -12,6 +12,7 @@
 pub mod access;
 mod discovery;
 mod garbage;
+mod json_error;
 pub mod kinds;
 mod namespaces;
 pub mod patch;

@@ -51,6 +51,15 @@ pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Gives a new namespace its account before its maker is answered, so that a pod can follow at once. If that fails, it
+/// is done a little later, as for every namespace.
+pub(crate) async fn furnish(api: &Api, stored: &[u8]) {
+    let namespace = core_kind("namespaces").and_then(|kind| decode(kind, stored));
+    if let Ok(namespace) = namespace {
+        let _ = make_account(api, text(&namespace, "/metadata/name")).await;
+    }
+}
+
 fn has_account(api: &Api, namespace: &str) -> Result<bool, Refusal> {
     Ok(api.store().get(&key(core_kind("serviceaccounts")?, namespace, ACCOUNT)).is_some())
 }

@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::json_error;
 use crate::schema::Schema;
 use crate::status::{Cause, Refusal};
 
@@ -109,7 +110,7 @@ fn object(body: &[u8]) -> Result<Value, String> {
             "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
             go_kind(&value)
         )),
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(json_error::words(body, &error)),
     }
 }
 
@@ -119,7 +120,7 @@ fn unsupported(message: impl Into<String>) -> Refusal {
 
 /// Upstream does not tell more.
 fn unprocessable() -> Refusal {
-    Refusal::new(422, "Invalid", "the server rejected our request due to an error in our request")
+    Refusal::generic(422, "Invalid", "the server rejected our request due to an error in our request")
 }
 
 /// What Go calls a JSON value.

@@ -7,6 +7,7 @@ mod base64;
 mod conform;
 mod duplicates;
 mod openapi;
+mod protobuf;
 mod time;
 
 use std::fmt;
@@ -14,6 +15,7 @@ use std::fmt;
 pub use conform::{Conformed, TypeError};
 pub use duplicates::duplicates;
 pub use openapi::{openapi_v2, openapi_v3, openapi_v3_index};
+pub use protobuf::{ProtobufError, from_protobuf};
 
 /// A kind, or an object within one.
 pub struct Schema {

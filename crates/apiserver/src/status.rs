@@ -98,6 +98,8 @@ pub struct Details {
     pub causes: Vec<Cause>,
     /// When to come again.
     pub retry_after_seconds: Option<u32>,
+    /// They are sent though there is nothing in them: upstream's way of answering what no handler has seen.
+    pub sent: bool,
     /// Where a list can be taken up again, though not consistently; empty for nowhere.
     pub continues: String,
 }
@@ -178,6 +180,13 @@ impl Refusal {
         Self::new(400, "BadRequest", message)
     }
 
+    /// A request that came to no handler, or whose answer says no more than the code does.
+    pub fn generic(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        let mut refusal = Self::new(code, reason, message);
+        refusal.details.sent = true;
+        refusal
+    }
+
     /// The revision asked for is no longer known.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
@@ -192,7 +201,7 @@ impl Refusal {
         if !self.reason.is_empty() {
             status["reason"] = self.reason.into();
         }
-        let Details { name, group, kind, causes, retry_after_seconds, continues } = &*self.details;
+        let Details { name, group, kind, causes, retry_after_seconds, sent, continues } = &*self.details;
         if !continues.is_empty() {
             status["metadata"]["continue"] = continues.as_str().into();
         }
@@ -215,7 +224,7 @@ impl Refusal {
         if let Some(seconds) = retry_after_seconds {
             details.insert("retryAfterSeconds".into(), (*seconds).into());
         }
-        if !details.is_empty() {
+        if *sent || !details.is_empty() {
             status["details"] = details.into();
         }
         status

@@ -40,7 +40,7 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
                 "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
             )));
         }
-        Err(error) => return Err(bad(error.to_string())),
+        Err(error) => return Err(bad(crate::json_error::words(body, &error))),
     };
     if list.len() > OPERATIONS {
         let count = list.len();

@@ -75,6 +75,9 @@ pub(crate) fn response(
 
 /// The response to what is not done.
 pub(crate) fn refusal(refusal: &Refusal, pretty: bool) -> Response<Body> {
+    if refusal.code == 404 && refusal.reason.is_empty() {
+        return full(404, "text/plain; charset=utf-8", format!("{}\n", refusal.message));
+    }
     let mut response = json_response(refusal.code, refusal.to_json().to_string().into_bytes(), pretty);
     if let Some(seconds) = refusal.details.retry_after_seconds {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());

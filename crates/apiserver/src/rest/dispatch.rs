@@ -6,11 +6,14 @@ use http::{Method, Response};
 
 use super::answer::{self, Answer, Look};
 use super::negotiate::{self, Shape};
+use super::options::DeleteOptions;
 use super::query::Query;
 use super::route::{Page, Route, Target, Verb, route};
 use super::{Api, Body, attributes, body, encode, options};
 use crate::access::{self, Attributes, User};
 use crate::discovery;
+use crate::kinds::Kind;
+use crate::namespaces;
 use crate::schema;
 use crate::select::FieldSelector;
 use crate::status::Refusal;
@@ -85,9 +88,9 @@ impl Api {
         match target.verb {
             Verb::Get => self.get(target, query),
             Verb::List => self.list(target, query, &options::list(query)?),
-            Verb::Watch => self.watch(target, query, &options::watch(query, kind.resource())?, look),
+            Verb::Watch => self.watch(target, query, &options::watch(query)?, look),
             Verb::Create => {
-                negotiate::body_is_json(&parts.headers)?;
+                let bytes = &body::json(&parts.headers, kind, bytes)?;
                 let how = options::write(query, "CreateOptions")?;
                 let sent = match target.subresource.as_str() {
                     "" => (kind.group, kind.version, kind.kind),
@@ -100,6 +103,9 @@ impl Api {
                 match (target.subresource.as_str(), kind.is_stored()) {
                     ("", true) => {
                         let stored = self.create(user, target, object, how, warnings).await?;
+                        if kind.group.is_empty() && kind.plural == "namespaces" && !how.dry_run {
+                            namespaces::furnish(self, &stored).await;
+                        }
                         Ok(Answer::Object(201, stored))
                     }
                     ("", false) => self.question(user, target, object, how).await,
@@ -110,15 +116,16 @@ impl Api {
                         let objects = self.objects();
                         // A node gets tokens of its own pods alone, and which pod is said in the body.
                         access::restrict_node(user, &attributes(target, ""), Some(&object), None, &objects)?;
-                        let token =
+                        let mut token =
                             self.access().token_request(namespace, name, object, &objects, self.now())?;
+                        super::meta::set(&mut token, "uid", super::random::uid().into());
                         Ok(Answer::Json(201, token))
                     }
                     (below, _) => Err(super::body::no_schema(below)),
                 }
             }
             Verb::Update => {
-                negotiate::body_is_json(&parts.headers)?;
+                let bytes = &body::json(&parts.headers, kind, bytes)?;
                 let how = options::write(query, "UpdateOptions")?;
                 let object = body::object(kind, bytes, how.fields, warnings)?;
                 let updated = self.update(user, target, object, how, warnings).await?;
@@ -130,38 +137,19 @@ impl Api {
                 Ok(Answer::Object(200, self.patch(user, target, &media, bytes, how, warnings).await?))
             }
             Verb::Delete => {
-                let how = self.delete_options(parts, bytes, query)?;
+                let how = delete_options(kind, parts, bytes, query)?;
                 self.delete(user, target, &how).await
             }
             Verb::DeleteCollection => {
-                let how = self.delete_options(parts, bytes, query)?;
+                let how = delete_options(kind, parts, bytes, query)?;
                 self.delete_collection(user, target, query, &how).await
             }
         }
     }
 
-    fn delete_options(
-        &self,
-        parts: &Parts,
-        bytes: &Bytes,
-        query: &Query,
-    ) -> Result<options::DeleteOptions, Refusal> {
-        if !bytes.is_empty() {
-            negotiate::body_is_json(&parts.headers)?;
-        }
-        options::delete(bytes, query)
-    }
-
     fn get(&self, target: &Target, query: &Query) -> Result<Answer, Refusal> {
-        match query.text("resourceVersion") {
-            "" | "0" => {}
-            version => {
-                let revision = version.parse().map_err(|_| {
-                    let why = format!("strconv.ParseUint: parsing {version:?}: invalid syntax");
-                    Refusal::bad_request(format!("invalid resource version: {why}"))
-                })?;
-                self.has_reached(revision)?;
-            }
+        if let Some(revision) = options::revision(query)? {
+            self.has_reached(revision)?;
         }
         let key = encode::key(target.kind, &target.namespace, &target.name);
         match self.store().get(&key) {
@@ -188,7 +176,10 @@ impl Api {
                 return self.bind(&pod, &question, how).await;
             }
             "TokenReview" => self.access().token_review(question, &objects, self.now())?,
-            "SelfSubjectReview" => access::self_subject_review(question, user),
+            "SelfSubjectReview" => {
+                super::meta::set(&mut question, "creationTimestamp", self.now().to_string().into());
+                access::self_subject_review(question, user)
+            }
             "SubjectAccessReview" => access::subject_access_review(question, &objects)?,
             "LocalSubjectAccessReview" => {
                 access::local_subject_access_review(question, &target.namespace, &objects)?
@@ -202,7 +193,7 @@ impl Api {
 
     fn page(&self, page: &Page, parts: &Parts, query: &Query) -> Result<Answer, Refusal> {
         let wants_all = || Ok::<_, Refusal>(negotiate::discovery_shape(&parts.headers)? == Shape::Discovery);
-        let nowhere = || Refusal::new(404, "NotFound", "the server could not find the requested resource");
+        let nowhere = || Refusal::new(404, "", "404 page not found");
         Ok(match page {
             Page::CoreVersions if wants_all()? => Answer::Raw(discovery::AGGREGATED, discovery::all(true)),
             Page::CoreVersions => Answer::Json(200, discovery::core_versions()),
@@ -237,4 +228,16 @@ impl Api {
             if verbose { format!("[+]ping ok\n[+]store ok\n{of} check passed\n") } else { "ok".into() };
         Ok(Answer::Raw("text/plain; charset=utf-8", words.into()))
     }
+}
+
+fn delete_options(
+    kind: &Kind,
+    parts: &Parts,
+    bytes: &Bytes,
+    query: &Query,
+) -> Result<DeleteOptions, Refusal> {
+    if bytes.is_empty() {
+        return options::delete(bytes, query);
+    }
+    options::delete(&body::json(&parts.headers, kind, bytes)?, query)
 }

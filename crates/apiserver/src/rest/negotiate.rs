@@ -1,6 +1,7 @@
 //! In which shape an answer is wanted, and what a body is.
 //!
-//! Everything is JSON. What cannot be JSON is refused with the types that can, never answered in another one.
+//! Every answer is JSON. Bodies are too, or protobuf, which kubectl and upstream's sidecars send for what they make.
+//! What cannot be is refused with the types that can.
 
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -10,6 +11,7 @@ use crate::status::Refusal;
 use crate::table::Include;
 
 const ACCEPTED: &str = "application/json";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// The shape of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,22 +70,36 @@ pub(crate) fn content_type(headers: &HeaderMap) -> String {
     if media.is_empty() { ACCEPTED.into() } else { media }
 }
 
-/// That the body is one that we read.
-pub(crate) fn body_is_json(headers: &HeaderMap) -> Result<(), Refusal> {
+/// How a body is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Written {
+    Json,
+    Protobuf,
+}
+
+/// How the body of a kind is written; refused if we do not read that.
+pub(crate) fn written(headers: &HeaderMap, custom: bool) -> Result<Written, Refusal> {
     match content_type(headers).as_str() {
-        ACCEPTED => Ok(()),
-        _ => Err(Refusal::new(
-            415,
-            "UnsupportedMediaType",
-            format!(
-                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}"
-            ),
-        )),
+        ACCEPTED => Ok(Written::Json),
+        // Kinds that are defined by whoever installs them have no numbers for their fields.
+        PROTOBUF if !custom => Ok(Written::Protobuf),
+        _ => {
+            let more = if custom { String::new() } else { format!(", {PROTOBUF}") };
+            let message = format!(
+                "the body of the request was in an unknown format - accepted media types include: {ACCEPTED}{more}"
+            );
+            Err(Refusal::new(415, "UnsupportedMediaType", message))
+        }
     }
 }
 
 fn not_acceptable() -> Refusal {
-    Refusal::new(406, "NotAcceptable", format!("only the following media types are accepted: {ACCEPTED}"))
+    let there = format!("{ACCEPTED}, {ACCEPTED};stream=watch");
+    Refusal::generic(
+        406,
+        "NotAcceptable",
+        format!("406: Not Acceptable\n\nAvailable representations: {there}"),
+    )
 }
 
 fn include(query: &Query) -> Result<Include, Refusal> {
@@ -196,16 +212,22 @@ mod tests {
 
     #[test]
     fn bodies() {
-        for (media, good) in [
-            ("application/json", true),
-            ("application/json; charset=utf-8", true),
-            ("application/vnd.kubernetes.protobuf", false),
-            ("application/yaml", false),
-            ("text/plain", false),
+        use Written::{Json, Protobuf};
+        for (media, custom, expected) in [
+            ("application/json", false, Some(Json)),
+            ("application/json; charset=utf-8", true, Some(Json)),
+            ("application/vnd.kubernetes.protobuf", false, Some(Protobuf)),
+            ("application/vnd.kubernetes.protobuf", true, None),
+            ("application/yaml", false, None),
+            ("text/plain", false, None),
         ] {
-            assert_eq!(body_is_json(&headers(CONTENT_TYPE, media)).is_ok(), good, "{media}");
+            let written = written(&headers(CONTENT_TYPE, media), custom);
+            assert_eq!(written.as_ref().ok(), expected.as_ref(), "{media}");
+            if let Err(refusal) = written {
+                assert_eq!((refusal.code, refusal.reason), (415, "UnsupportedMediaType"));
+            }
         }
-        assert!(body_is_json(&HeaderMap::new()).is_ok());
+        assert_eq!(written(&HeaderMap::new(), false).unwrap(), Json);
     }
 
     #[test]

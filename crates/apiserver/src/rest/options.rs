@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::page::Token;
 use super::query::Query;
-use crate::status::{Cause, Refusal, Resource};
+use crate::status::{Cause, Refusal};
 use crate::store::Revision;
 
 /// Which state a list is of.
@@ -88,8 +88,7 @@ pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
         }
         return Ok(ListPlan { at: At::Behind(Token::parse(token)?), limit });
     }
-    let revision =
-        revision(version).map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))?;
+    let revision = revision(query)?;
     Ok(match (revision, matching) {
         (None, _) => ListPlan { at: At::Newest, limit },
         // Whoever takes any state gets it from memory and whole, as from upstream's watch cache.
@@ -102,8 +101,8 @@ pub(crate) fn list(query: &Query) -> Result<ListPlan, Refusal> {
 }
 
 /// The plan of a watch.
-pub(crate) fn watch(query: &Query, resource: Resource<'_>) -> Result<WatchPlan, Refusal> {
-    let (version, matching) = (query.text("resourceVersion"), query.text("resourceVersionMatch"));
+pub(crate) fn watch(query: &Query) -> Result<WatchPlan, Refusal> {
+    let matching = query.text("resourceVersionMatch");
     let initial = query.flag("sendInitialEvents");
     let forbidden = |detail: &str| Cause::forbidden("resourceVersionMatch", detail);
     let mut causes = Vec::new();
@@ -124,10 +123,8 @@ pub(crate) fn watch(query: &Query, resource: Resource<'_>) -> Result<WatchPlan, 
         }
     }
     refuse("ListOptions", causes)?;
-    let revision = revision(version).map_err(|why| {
-        let cause = Cause::invalid("resourceVersion", &version.into(), &why);
-        Refusal::invalid(resource.group, resource.plural, "", vec![cause])
-    })?;
+    // To a watch upstream answers as if it were its own fault.
+    let revision = parse(query.text("resourceVersion")).map_err(|why| Refusal::new(500, "", why))?;
     let bookmarks = query.flag("allowWatchBookmarks") == Some(true);
     let start = match (revision.unwrap_or(0), initial) {
         (not_older, Some(true)) => Start::State { not_older, marked: bookmarks },
@@ -143,14 +140,22 @@ pub(crate) fn watch(query: &Query, resource: Resource<'_>) -> Result<WatchPlan, 
     })
 }
 
+/// The version that a read is to be not older than, if it is given.
+pub(crate) fn revision(query: &Query) -> Result<Option<Revision>, Refusal> {
+    parse(query.text("resourceVersion"))
+        .map_err(|why| Refusal::bad_request(format!("invalid resource version: {why}")))
+}
+
 /// A version, if it is given; or what is wrong with it, as upstream's language says it.
-fn revision(text: &str) -> Result<Option<Revision>, String> {
+fn parse(text: &str) -> Result<Option<Revision>, String> {
     if text.is_empty() {
         return Ok(None);
     }
     match text.parse() {
         Ok(revision) => Ok(Some(revision)),
-        Err(_) => Err(format!("strconv.ParseUint: parsing {text:?}: invalid syntax")),
+        Err(_) => Err(format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        )),
     }
 }
 
@@ -202,8 +207,8 @@ pub(crate) fn write(query: &Query, of: &str) -> Result<WriteOptions, Refusal> {
 fn dry_run(asked: &[&str], causes: &mut Vec<Cause>) -> bool {
     if asked.iter().any(|value| *value != "All") {
         let message = format!(
-            "Unsupported value: []string{{{}}}: supported values: \"All\"",
-            asked.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(", ")
+            "Unsupported value: [{}]: supported values: \"All\"",
+            asked.iter().map(|value| format!("{value:?}")).collect::<Vec<_>>().join(",")
         );
         causes.push(Cause { reason: "FieldValueNotSupported", field: "dryRun".into(), message });
     }

@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use serde::{Deserialize, Serialize};
 
+use crate::json_error;
 use crate::status::Refusal;
 use crate::store::Revision;
 
@@ -49,7 +50,9 @@ impl Token {
             Refusal::bad_request(format!("invalid continue token: continue key is not valid{why}"))
         };
         let bytes = BASE64.decode(text).map_err(|error| invalid(&format!(": {error}")))?;
-        let Written { v, rv, start } = serde_json::from_slice(&bytes).map_err(|_| invalid(""))?;
+        let written = serde_json::from_slice(&bytes);
+        let Written { v, rv, start } =
+            written.map_err(|error| invalid(&format!(": {}", json_error::words(&bytes, &error))))?;
         if v != VERSION {
             return Err(invalid(&format!(": server does not recognize this encoded version {v}")));
         }

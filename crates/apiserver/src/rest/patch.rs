@@ -12,6 +12,15 @@ use crate::patch::{Patch, apply, unfit};
 use crate::schema;
 use crate::status::Refusal;
 
+/// What a patch may be called, those that are refused with words of their own included.
+const PATCHES: &[&str] = &[
+    "json-patch+json",
+    "merge-patch+json",
+    "strategic-merge-patch+json",
+    "apply-patch+yaml",
+    "apply-patch+cbor",
+];
+
 impl Api {
     /// Changes an object as the patch says; answers how it is stored.
     pub(crate) async fn patch(
@@ -24,6 +33,10 @@ impl Api {
         warnings: &mut Vec<String>,
     ) -> Result<Bytes, Refusal> {
         let kind = target.kind;
+        let suffix = media.strip_prefix("application/").unwrap_or("");
+        if !PATCHES.contains(&suffix) {
+            return Err(Refusal::generic(415, "UnsupportedMediaType", "415: Unsupported Media Type"));
+        }
         let patch = Patch::parse(media, body)?;
         let schema = schema::of(kind.group, kind.kind).ok_or_else(|| no_schema(kind.kind))?;
         let twice =
@@ -48,6 +61,7 @@ impl Api {
             object["kind"] = kind.kind.into();
             object["apiVersion"] = kind.api_version().into();
             place(&mut object, target)?;
+            super::update::check_name(&object, &target.name)?;
             if meta::version(&object).is_empty() && kind.unconditional_update {
                 meta::keep(&mut object, old, &["resourceVersion"]);
             }

@@ -60,12 +60,9 @@ fn bound(pod: &Value, binding: &Value, now: Time) -> Result<Value, Refusal> {
         all.extend(more.clone());
         meta::set(&mut pod, field, Value::Object(all));
     }
-    let mut scheduled = json!({
+    let scheduled = json!({
         "type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": now.to_string(),
     });
-    if let Some(generation) = pod.pointer("/metadata/generation") {
-        scheduled["observedGeneration"] = generation.clone();
-    }
     let conditions = meta::map(&mut pod, "status").entry("conditions").or_insert_with(|| json!([]));
     if let Value::Array(conditions) = conditions {
         conditions.retain(|condition| meta::text(condition, "/type") != "PodScheduled");
@@ -169,7 +166,6 @@ mod tests {
         assert_eq!(on_node["metadata"]["annotations"], json!({"a": "b", "c": "d"}));
         let condition = &on_node["status"]["conditions"][0];
         assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
-        assert_eq!(condition["observedGeneration"], 1);
         for (pod, binding, code, words) in [
             (
                 on_node.clone(),

@@ -106,11 +106,10 @@ impl Api {
     }
 }
 
-/// Upstream says 202 only to those who asked to wait for dependents, and to those who asked in the old way.
+/// Upstream says 202 only to those who asked in the old way that dependents go too.
 fn code(gone: bool, options: &DeleteOptions) -> u16 {
-    let waits = options.propagation == Some(Propagation::Foreground)
-        || (options.old_way && options.propagation == Some(Propagation::Background));
-    if !gone && waits { 202 } else { 200 }
+    let asked = options.old_way && options.propagation == Some(Propagation::Background);
+    if !gone && asked { 202 } else { 200 }
 }
 
 #[cfg(test)]
@@ -122,10 +121,10 @@ mod tests {
         let of = |propagation, old_way| DeleteOptions { propagation, old_way, ..DeleteOptions::default() };
         for (gone, options, expected) in [
             (false, of(None, false), 200),
-            (false, of(Some(Propagation::Foreground), false), 202),
+            (false, of(Some(Propagation::Foreground), false), 200),
             (false, of(Some(Propagation::Background), false), 200),
             (false, of(Some(Propagation::Background), true), 202),
-            (true, of(Some(Propagation::Foreground), false), 200),
+            (true, of(Some(Propagation::Background), true), 200),
         ] {
             assert_eq!(code(gone, &options), expected, "{options:?}");
         }

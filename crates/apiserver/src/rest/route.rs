@@ -115,7 +115,7 @@ pub(crate) fn route(method: &Method, path: &str, query: &Query) -> Result<Route,
         ["openapi", "v3", of @ ..] => Page::OpenApi(of.join("/")),
         [".well-known", "openid-configuration"] => Page::OpenId,
         ["openid", "v1", "jwks"] => Page::Jwks,
-        _ => return Err(nowhere()),
+        _ => return Err(no_page()),
     };
     page(method, found)
 }
@@ -145,7 +145,12 @@ fn target(
         _ => return Err(nowhere()),
     };
     let Some(kind) = kinds::find(group, version, plural) else {
-        return Err(kinds::other_version(group, version, plural).unwrap_or_else(nowhere));
+        if !kinds::KINDS.iter().any(|kind| kind.group == group) {
+            return Err(no_page());
+        }
+        let mut refusal = kinds::other_version(group, version, plural).unwrap_or_else(nowhere);
+        refusal.details.sent = true;
+        return Err(refusal);
     };
     let scoped = kind.namespaced != namespace.is_empty();
     // Names with a slash or the like in them are nobody's: keys are made of them.
@@ -182,12 +187,22 @@ fn is_segment(text: &str) -> bool {
     !matches!(text, "." | "..") && !text.bytes().any(|byte| byte == b'/' || byte == b'%' || byte < b' ')
 }
 
+/// A place in a group that is served.
 fn nowhere() -> Refusal {
-    Refusal::new(404, "NotFound", "the server could not find the requested resource")
+    Refusal::generic(404, "NotFound", "the server could not find the requested resource")
+}
+
+/// A place that is not even near one: upstream's answer has no reason, and is plain text.
+fn no_page() -> Refusal {
+    Refusal::new(404, "", "404 page not found")
 }
 
 fn not_allowed() -> Refusal {
-    Refusal::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
+    Refusal::generic(
+        405,
+        "MethodNotAllowed",
+        "the server does not allow this method on the requested resource",
+    )
 }
 
 #[cfg(test)]

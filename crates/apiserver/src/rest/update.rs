@@ -43,21 +43,7 @@ impl Api {
     ) -> Result<Updated, Refusal> {
         let mut object = object;
         place(&mut object, target)?;
-        match meta::name(&object) {
-            "" => {
-                return Err(Refusal::bad_request(format!(
-                    "the name of the object ({} based on URL) was undeterminable: name must be provided",
-                    target.name
-                )));
-            }
-            name if name != target.name => {
-                return Err(Refusal::bad_request(format!(
-                    "the name of the object ({name}) does not match the name on the URL ({})",
-                    target.name
-                )));
-            }
-            _ => {}
-        }
+        check_name(&object, &target.name)?;
         let there = self.store().get(&encode::key(target.kind, &target.namespace, &target.name)).is_some();
         if !there
             && target.kind.create_on_update
@@ -157,12 +143,33 @@ impl Api {
     }
 }
 
+/// That the object has the name by which it is asked for.
+pub(super) fn check_name(object: &Value, asked: &str) -> Result<(), Refusal> {
+    match meta::name(object) {
+        "" => Err(Refusal::bad_request(format!(
+            "the name of the object ({asked} based on URL) was undeterminable: name must be provided"
+        ))),
+        name if name != asked => Err(Refusal::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({asked})"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// That the change is of this object, in this version of it; afterwards it says so.
 fn same_object(kind: &Kind, name: &str, new: &mut Value, old: &Value) -> Result<(), Refusal> {
     let uid = meta::uid(new);
     if !uid.is_empty() && uid != meta::uid(old) {
+        // With the words of upstream's store, its keys included.
+        let (resource, namespace) = (kind.plural, meta::text(old, "/metadata/namespace"));
+        let resource = match (kind.group, resource) {
+            ("", "nodes") => "minions".into(),
+            (group, _) if encode::is_custom(kind) => format!("{group}/{resource}"),
+            _ => resource.to_owned(),
+        };
+        let namespace = if namespace.is_empty() { String::new() } else { format!("/{namespace}") };
         let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            "StorageError: invalid object, Code: 4, Key: /registry/{resource}{namespace}/{name}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
             meta::uid(old)
         );
         return Err(Refusal::conflict(kind.resource(), name, &why));

@@ -183,7 +183,7 @@ impl Lines {
 
     /// Adds a bookmark: all up to here was told. `end` if it is that of the objects that were there from the beginning.
     fn bookmark(&self, revision: Revision, end: bool, out: &mut Vec<u8>) {
-        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        let mut metadata = json!({"resourceVersion": revision.to_string()});
         if end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }

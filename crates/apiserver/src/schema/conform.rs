@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use ::base64::Engine as _;
+use ::base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
 use super::duplicates::{MOST, quoted};
@@ -160,6 +162,16 @@ impl Conforming {
                 Ok(text) => Ok(text.into()),
                 Err(at) => Err(TypeError::Native(format!("illegal base64 data at input byte {at}"))),
             },
+            // Go takes the bytes one by one too.
+            (Type::Bytes, Value::Array(list)) if !self.custom => {
+                let byte = |value: Value| match value.as_u64().and_then(|byte| u8::try_from(byte).ok()) {
+                    Some(byte) => Ok(byte),
+                    None if value.is_null() => Ok(0),
+                    None => Err(self.wrong(&value, "uint8", "integer")),
+                };
+                let bytes: Vec<u8> = list.into_iter().map(byte).collect::<Result<_, _>>()?;
+                Ok(BASE64.encode(bytes).into())
+            }
             (Type::Int32, Value::Number(number)) => match number.as_i64() {
                 Some(whole) if i32::try_from(whole).is_ok() => Ok(whole.into()),
                 _ => Err(self.wrong(&Value::Number(number), go, "integer")),
@@ -300,7 +312,9 @@ fn go_kind(value: &Value, go: &str) -> Cow<'static, str> {
     match value {
         Value::Null => "null".into(),
         Value::Bool(_) => "bool".into(),
-        Value::Number(number) if matches!(go, "int32" | "int64") => format!("number {number}").into(),
+        Value::Number(number) if matches!(go, "uint8" | "int32" | "int64") => {
+            format!("number {number}").into()
+        }
         Value::Number(_) => "number".into(),
         Value::String(_) => "string".into(),
         Value::Array(_) => "array".into(),

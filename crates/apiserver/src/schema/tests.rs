@@ -268,6 +268,16 @@ fn tells_of_values_that_do_not_fit() {
     }
     let secret = |data: &str| kind("Secret").conform(json!({"data": {"a": data}})).unwrap_err().to_string();
     assert_eq!(secret("a!=="), "illegal base64 data at input byte 1");
+    let secret = |data: Value| kind("Secret").conform(json!({"data": {"a": data}}));
+    assert_eq!(secret(json!([1, null, 255])).unwrap().object["data"]["a"], "AQD/");
+    assert_eq!(secret(json!([])).unwrap().object["data"]["a"], "");
+    for (data, found) in [(json!([256]), "number 256"), (json!([-1]), "number -1"), (json!(["x"]), "string")]
+    {
+        assert_eq!(
+            secret(data).unwrap_err().to_string(),
+            format!("json: cannot unmarshal {found} into Go struct field Secret.data of type uint8")
+        );
+    }
     assert!(kind("Lease").conform(json!({"spec": {"renewTime": "2026-01-02T03:04:05Z"}})).is_err());
     assert!(kind("Pod").conform(json!({"spec": {"activeDeadlineSeconds": 1u64 << 63}})).is_err());
     assert!(kind("Pod").conform(json!({"spec": {"priority": 1i64 << 31}})).is_err());

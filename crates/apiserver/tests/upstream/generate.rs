@@ -24,6 +24,18 @@ const KINDS: &[(&str, &str)] = &[
     ("storage.k8s.io", "VolumeAttachment"),
     ("storage.k8s.io", "VolumeAttributesClass"),
 ];
+/// Not stored, but sent: what is made of them is compared, and patches are not.
+const SENT: &[(&str, &str)] = &[
+    ("", "Binding"),
+    ("policy", "Eviction"),
+    ("authentication.k8s.io", "TokenRequest"),
+    ("authentication.k8s.io", "TokenReview"),
+    ("authentication.k8s.io", "SelfSubjectReview"),
+    ("authorization.k8s.io", "SubjectAccessReview"),
+    ("authorization.k8s.io", "LocalSubjectAccessReview"),
+    ("authorization.k8s.io", "SelfSubjectAccessReview"),
+    ("authorization.k8s.io", "SelfSubjectRulesReview"),
+];
 const QUANTITIES: &[&str] = &[
     "0",
     "1Gi",
@@ -48,6 +60,8 @@ const TIMES: &[&str] = &[
     "2026-01-02T03:04:05.1234567891234Z",
     "2026-01-02T03:04:05,7Z",
 ];
+const MICRO_TIMES: &[&str] =
+    &["2026-01-02T03:04:05.123456+02:00", "2026-01-02T03:04:05.700000Z", "1969-12-31T23:59:59.000000Z"];
 const WRONG: &[&str] = &["x", "", "1x", "1KK", "2026-02-30T00:00:00Z", "2026-01-02", "!!", "YWI"];
 
 pub(crate) struct Generator {
@@ -70,7 +84,8 @@ impl Generator {
     pub(crate) fn question(&mut self) -> Value {
         match self.below(20) {
             0..8 => {
-                let (group, kind) = *self.pick(KINDS);
+                let kinds = if self.chance(80) { KINDS } else { SENT };
+                let (group, kind) = *self.pick(kinds);
                 let mut object = self.object(&name(group, kind), 0);
                 if self.chance(30) {
                     self.spoil(&mut object);
@@ -173,7 +188,7 @@ impl Generator {
             return match name.rsplit('.').next().unwrap_or_default() {
                 "Quantity" => (*self.pick(QUANTITIES)).into(),
                 "Time" => (*self.pick(TIMES)).into(),
-                "MicroTime" => "2026-01-02T03:04:05.123456+02:00".into(),
+                "MicroTime" => (*self.pick(MICRO_TIMES)).into(),
                 "IntOrString" => [json!(0), json!(80), json!("a"), json!("")][self.below(4)].clone(),
                 "RawExtension" => json!({"a": 1}),
                 _ => self.object(name, depth + 1),

@@ -1,5 +1,5 @@
 //! Our schemas, patches and selectors against upstream's own libraries (`test/schema`, in Go), on random objects,
-//! patches and selectors. A difference prints the question, so that it can become a line of a table.
+//! patches and selectors, and our reading of protobuf against its writing. A difference prints the question, so that it can become a line of a table.
 //!
 //! Only presence is compared of an error of several possible ones: in which order Go finds them is not defined.
 
@@ -12,6 +12,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Value, json};
 use wharf_apiserver::patch::{self, Patch};
 use wharf_apiserver::schema::{self, Schema};
@@ -28,21 +30,31 @@ fn answers_as_upstream_does() -> Result<(), Box<dyn Error>> {
     let answers = ask(&program, &questions)?;
     assert_eq!(answers.len(), questions.len());
     let mut different = Vec::new();
-    let mut refused = 0;
+    let (mut refused, mut sent) = (0, 0);
     for (question, theirs) in questions.iter().zip(&answers) {
         if theirs.get("panic").is_some() {
             continue;
         }
+        let protobuf = theirs["protobuf"].as_str();
         let theirs = plain(question, theirs);
         refused += usize::from(theirs.get("error").is_some());
         let ours = plain(question, &ours(question));
         if ours != theirs {
             different.push(format!("{question}\n  ours:   {ours}\n  theirs: {theirs}"));
         }
+        if let Some(protobuf) = protobuf {
+            sent += 1;
+            let ours = plain(question, &read(question, protobuf)?);
+            if ours["object"] != theirs["object"] {
+                different.push(format!(
+                    "{question}\n  protobuf: {protobuf}\n  ours:   {ours}\n  theirs: {theirs}"
+                ));
+            }
+        }
     }
-    println!("{QUESTIONS} questions, {refused} of them refused");
+    println!("{QUESTIONS} questions, {refused} of them refused, {sent} in protobuf too");
     // A generator that makes only nonsense, or only sense, proves little.
-    assert!(refused > QUESTIONS / 10 && refused < QUESTIONS / 2);
+    assert!(refused > QUESTIONS / 10 && refused < QUESTIONS / 2 && sent > QUESTIONS / 10);
     assert!(
         different.is_empty(),
         "{} differ:\n{}",
@@ -100,6 +112,18 @@ fn ours(question: &Value) -> Value {
     }
 }
 
+/// What we make of the object as a client sends it.
+fn read(question: &Value, protobuf: &str) -> Result<Value, Box<dyn Error>> {
+    let object = match schema::from_protobuf(&BASE64.decode(protobuf)?) {
+        Ok(object) => object,
+        Err(error) => return Ok(json!({"error": error.to_string()})),
+    };
+    Ok(match kind(question).conform(object) {
+        Ok(conformed) => json!({"object": conformed.object}),
+        Err(error) => json!({"error": error.to_string()}),
+    })
+}
+
 fn kind(question: &Value) -> &'static Schema {
     let text = |key: &str| question[key].as_str().unwrap_or_default();
     schema::of(text("Group"), text("Kind")).or(schema::of("", "Pod")).expect("there are pods")
@@ -109,13 +133,19 @@ fn kind(question: &Value) -> &'static Schema {
 /// an error where there can be but one.
 fn plain(question: &Value, answer: &Value) -> Value {
     let mut answer = answer.clone();
+    answer.as_object_mut().map(|answer| answer.remove("protobuf"));
     let what = question["What"].as_str().unwrap_or_default();
     if let (Some(error), "strategic" | "json" | "labels") = (answer.get_mut("error"), what) {
         *error = true.into();
     }
     if what == "conform" {
-        let object = answer.get_mut("object").and_then(Value::as_object_mut);
-        object.into_iter().for_each(|object| object.retain(|key, _| key != "kind" && key != "apiVersion"));
+        // The second within an eviction.
+        for kind in ["/object", "/object/deleteOptions"] {
+            let object = answer.pointer_mut(kind).and_then(Value::as_object_mut);
+            object
+                .into_iter()
+                .for_each(|object| object.retain(|key, _| key != "kind" && key != "apiVersion"));
+        }
         if let Some(unknown) = answer.get_mut("unknown").and_then(Value::as_array_mut) {
             unknown.sort_by_key(Value::to_string);
         }

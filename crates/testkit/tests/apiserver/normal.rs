@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 /// Fields whose values differ from server to server.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "uid",
     "resourceVersion",
     "creationTimestamp",
@@ -13,6 +13,7 @@ const FIELDS: [&str; 14] = [
     "firstTimestamp",
     "eventTime",
     "lastTransitionTime",
+    "lastPhaseTransitionTime",
     "lastProbeTime",
     "time",
     "renewTime",
@@ -25,6 +26,8 @@ const FIELDS: [&str; 14] = [
 pub(crate) fn value(value: &mut Value) {
     match value {
         Value::Object(map) => {
+            // They are server-side apply's, which ours does not have.
+            map.remove("managedFields");
             for (field, inner) in map.iter_mut() {
                 match FIELDS.iter().find(|known| *known == field) {
                     // An empty or missing one is not the same as one that is there.
@@ -32,6 +35,10 @@ pub(crate) fn value(value: &mut Value) {
                         *inner = format!("<{known}>").into()
                     }
                     _ => self::value(inner),
+                }
+                // Discovery tells of custom kinds in any order.
+                if let ("resources", Value::Array(list)) = (field.as_str(), inner) {
+                    list.sort_by_key(|resource| resource["name"].as_str().unwrap_or_default().to_owned());
                 }
             }
         }
@@ -130,7 +137,15 @@ fn words(text: &str) -> String {
     let mut out = String::new();
     for piece in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
         let word = piece.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-        out.push_str(if uid(word) { "<uid>" } else { word });
+        // The one place where a message has a resourceVersion in it.
+        let is_version = out.ends_with("ResourceVersion in record (");
+        out.push_str(if uid(word) {
+            "<uid>"
+        } else if is_version {
+            "<resourceVersion>"
+        } else {
+            word
+        });
         out.push_str(&piece[word.len()..]);
     }
     out
@@ -169,6 +184,10 @@ fn only_what_may_differ_is_replaced() {
         ["NAME | STATUS | AGE", "a | Bound | <age>"]
     );
     assert_eq!(words("uid 6a7f1d3e-1111-2222-3333-444455556666, b"), "uid <uid>, b");
+    assert_eq!(
+        words("the ResourceVersion in record (12)."),
+        "the ResourceVersion in record (<resourceVersion>)."
+    );
     assert_eq!(text("Name:  a\nAge:   3s"), ["Name:  a", "Age: <Age>"]);
     let (a, b) = (vec!["x".to_owned(), "y".to_owned()], vec!["y".to_owned(), "z".to_owned()]);
     assert_eq!(difference(&a, &b), ["- x", "+ z"]);

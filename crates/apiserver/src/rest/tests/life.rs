@@ -52,7 +52,7 @@ async fn an_owner_waits_for_its_dependents_or_sets_them_free() {
     server.make(CONFIGS, dependent).await;
     let at = format!("{CONFIGS}/owner");
     let deleted = server.ask("DELETE", &at, JSON, json!({"propagationPolicy": "Foreground"})).await;
-    assert_eq!(deleted.code, 202, "{}", deleted.body);
+    assert_eq!(deleted.code, 200, "{}", deleted.body);
     assert_eq!(deleted.body["metadata"]["finalizers"], json!(["foregroundDeletion"]));
     let held = format!("{CONFIGS}/dependent");
     server.until(&held, |object| object["metadata"]["deletionTimestamp"].is_string()).await;

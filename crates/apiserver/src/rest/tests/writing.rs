@@ -92,13 +92,13 @@ async fn what_cannot_be_created() {
             CONFIGS,
             json!({"kind": "Secret", "apiVersion": "v1"}),
             400,
-            "Secret in version \"v1\" cannot be handled as a ConfigMap",
+            "Secret in version \"v1\" cannot be handled as a ConfigMap: converting (v1.Secret) to (core.ConfigMap): unknown conversion",
         ),
         (
             CONFIGS,
             json!({"kind": "ConfigMap", "apiVersion": "v2"}),
             400,
-            "the API version in the data (v2) does not match the expected API version (v1)",
+            "ConfigMap in version \"v2\" cannot be handled as a ConfigMap: no kind \"ConfigMap\" is registered for version \"v2\"",
         ),
         (CONFIGS, json!("text"), 400, "the object provided is unrecognized (must be of type ConfigMap)"),
         (CONFIGS, Value::Null, 400, "the object provided is unrecognized"),
@@ -114,8 +114,11 @@ async fn what_cannot_be_created() {
         assert!(answer.message().contains(words), "{body}: {}", answer.body);
         assert_eq!((&answer.body["kind"], &answer.body["status"]), (&json!("Status"), &json!("Failure")));
     }
-    let other = server.ask("POST", CONFIGS, "application/vnd.kubernetes.protobuf", json!({})).await;
+    let other = server.ask("POST", CONFIGS, "application/yaml", json!({})).await;
     assert_eq!((other.code, &other.body["reason"]), (415, &json!("UnsupportedMediaType")));
+    let other = server.ask("POST", CONFIGS, "application/vnd.kubernetes.protobuf", json!({})).await;
+    assert_eq!(other.code, 400);
+    assert!(other.message().contains("does not appear to be a protobuf message"), "{}", other.body);
     let large = config("large", &"x".repeat(4 << 20));
     let large = server.post(CONFIGS, large).await;
     assert_eq!((large.code, &large.body["reason"]), (413, &json!("RequestEntityTooLarge")));

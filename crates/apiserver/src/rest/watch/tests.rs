@@ -98,6 +98,6 @@ fn the_end_of_the_beginning_is_marked() {
     assert_eq!(
         said(&out)[0],
         json!({"type": "BOOKMARK", "object": {"kind": "ConfigMap", "apiVersion": "v1", "metadata": {
-            "resourceVersion": "9", "creationTimestamp": null, "annotations": {"k8s.io/initial-events-end": "true"}}}})
+            "resourceVersion": "9", "annotations": {"k8s.io/initial-events-end": "true"}}}})
     );
 }
