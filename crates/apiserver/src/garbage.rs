@@ -9,20 +9,16 @@ mod decide;
 mod graph;
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until};
 
 use crate::access::User;
 use crate::rest::{Api, DeleteOptions, Verb, WriteOptions, target};
+use crate::rounds::{Rounds, Turn};
 use crate::status::Refusal;
-use crate::store::{Key, Seen, Watch, WatchEnd};
+use crate::store::{Key, WatchEnd};
 use decide::{Dependent, Standing, Step, View, decide, owners};
 use graph::Graph;
-
-/// How long something that could not be done rests.
-const REST: Duration = Duration::from_secs(1);
 
 /// Collects until the store is closed.
 pub(crate) async fn run(api: &Api) {
@@ -38,12 +34,7 @@ pub(crate) async fn run(api: &Api) {
 struct Collector<'a> {
     api: &'a Api,
     graph: Graph,
-    watch: Watch,
-    /// To be looked at.
-    due: BTreeSet<Key>,
-    /// To be looked at again, all at that time.
-    later: BTreeSet<Key>,
-    at: Instant,
+    rounds: Rounds<Key>,
 }
 
 impl<'a> Collector<'a> {
@@ -55,38 +46,24 @@ impl<'a> Collector<'a> {
             for entry in page.entries {
                 due.extend(graph.written(&entry.key, &entry.value));
             }
-            return Some(Self { api, graph, watch, due, later: BTreeSet::new(), at: Instant::now() });
+            return Some(Self { api, graph, rounds: Rounds::new(watch, due) });
         }
     }
 
     async fn run(&mut self) -> WatchEnd {
         loop {
-            let next = tokio::select! {
-                biased;
-                next = self.watch.next() => Some(next),
-                () = std::future::ready(()), if !self.due.is_empty() => None,
-                () = sleep_until(self.at), if !self.later.is_empty() => {
-                    self.due.append(&mut self.later);
-                    None
+            match self.rounds.next().await {
+                Ok(Turn::Event(event)) if event.deleted => {
+                    self.rounds.add(self.graph.deleted(&event.key, &event.value));
                 }
-            };
-            match next {
-                Some(Ok(Seen::Event(event))) if event.deleted => {
-                    self.due.extend(self.graph.deleted(&event.key, &event.value));
-                }
-                Some(Ok(Seen::Event(event))) => self.due.extend(self.graph.written(&event.key, &event.value)),
-                Some(Ok(Seen::UpTo(_))) => {}
-                Some(Err(end)) => return end,
-                // All that was written is in the graph: what is looked at now is looked at as it is.
-                None => {
-                    if let Some(key) = self.due.pop_first()
-                        && let Err(refusal) = self.look_at(&key).await
-                    {
+                Ok(Turn::Event(event)) => self.rounds.add(self.graph.written(&event.key, &event.value)),
+                Ok(Turn::LookAt(key)) => {
+                    if let Err(refusal) = self.look_at(&key).await {
                         tracing::debug!(key = &*key, %refusal, "left for later by the garbage collector");
-                        self.later.insert(key);
-                        self.at = Instant::now() + REST;
+                        self.rounds.rest(key);
                     }
                 }
+                Err(end) => return end,
             }
         }
     }

@@ -17,6 +17,7 @@ pub mod kinds;
 mod namespaces;
 pub mod patch;
 pub mod rest;
+mod rounds;
 pub mod schema;
 pub mod select;
 pub mod server;

@@ -6,19 +6,16 @@
 
 mod decide;
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep_until};
 
 use crate::access::User;
 use crate::kinds::{KINDS, Lookup};
 use crate::rest::{
     Api, DeleteOptions, Propagation, Verb, WriteOptions, core_kind, decode, key, prefix, target,
 };
+use crate::rounds::{Rounds, Turn};
 use crate::status::Refusal;
-use crate::store::{Event, Seen, Watch, WatchEnd};
+use crate::store::{Event, WatchEnd};
 use decide::{Content, Step, View, decide};
 
 /// Those that every cluster has.
@@ -27,8 +24,6 @@ const FIRST: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lea
 const FINALIZER: &str = "kubernetes";
 /// The account that each namespace has.
 const ACCOUNT: &str = "default";
-/// How long something that could not be done rests.
-const REST: Duration = Duration::from_secs(1);
 
 /// Makes what must be there before the first request.
 pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
@@ -93,12 +88,8 @@ pub(crate) async fn run(api: &Api) {
 
 struct Keeper<'a> {
     api: &'a Api,
-    watch: Watch,
-    /// Names that are to be looked at.
-    due: BTreeSet<String>,
-    /// To be looked at again, all at that time.
-    later: BTreeSet<String>,
-    at: Instant,
+    /// By their names.
+    rounds: Rounds<String>,
 }
 
 impl<'a> Keeper<'a> {
@@ -112,34 +103,21 @@ impl<'a> Keeper<'a> {
                 .iter()
                 .filter_map(|entry| Some(entry.key.rsplit('/').next()?.to_owned()))
                 .collect();
-            return Some(Self { api, watch, due, later: BTreeSet::new(), at: Instant::now() });
+            return Some(Self { api, rounds: Rounds::new(watch, due) });
         }
     }
 
     async fn run(&mut self) -> WatchEnd {
         loop {
-            let next = tokio::select! {
-                biased;
-                next = self.watch.next() => Some(next),
-                () = std::future::ready(()), if !self.due.is_empty() => None,
-                () = sleep_until(self.at), if !self.later.is_empty() => {
-                    self.due.append(&mut self.later);
-                    None
-                }
-            };
-            match next {
-                Some(Ok(Seen::Event(event))) => self.due.extend(concerned(&event)),
-                Some(Ok(Seen::UpTo(_))) => {}
-                Some(Err(end)) => return end,
-                None => {
-                    if let Some(name) = self.due.pop_first()
-                        && let Err(refusal) = self.look_at(&name).await
-                    {
+            match self.rounds.next().await {
+                Ok(Turn::Event(event)) => self.rounds.add(concerned(&event)),
+                Ok(Turn::LookAt(name)) => {
+                    if let Err(refusal) = self.look_at(&name).await {
                         tracing::debug!(namespace = name, %refusal, "left for later by the keeper of namespaces");
-                        self.later.insert(name);
-                        self.at = Instant::now() + REST;
+                        self.rounds.rest(name);
                     }
                 }
+                Err(end) => return end,
             }
         }
     }
@@ -166,7 +144,7 @@ impl<'a> Keeper<'a> {
                     }
                 }
                 // What stays for now is told in its status at the next look.
-                self.due.insert(name.into());
+                self.rounds.add([name.to_owned()]);
                 Ok(())
             }
             Step::Report(status) => {

@@ -4,7 +4,7 @@
 use serde_json::Value;
 use wharf_model::Time;
 
-use super::{Column, age, json, meta, names};
+use super::{BASE, Column, Kind, age, json, meta, names};
 use crate::status::Cause;
 
 /// What a definition says of its objects besides the types of their fields.
@@ -117,8 +117,25 @@ impl Rules {
     }
 }
 
+/// What all such kinds have in common.
+pub(super) const PLAIN: Kind = Kind {
+    unconditional_update: false,
+    on_create: |object, _| on_create(object, false),
+    on_update: |object, old, _| on_update(object, old, false),
+    warnings,
+    ..BASE
+};
+
+/// And those whose status is written apart from the rest.
+pub(super) const WITH_STATUS: Kind = Kind {
+    on_create: |object, _| on_create(object, true),
+    on_update: |object, old, _| on_update(object, old, true),
+    on_status: |object, old, _| on_status(object, old),
+    ..PLAIN
+};
+
 /// A new object is of the first generation and has no status yet.
-pub(super) fn on_create(object: &mut Value, has_status: bool) {
+fn on_create(object: &mut Value, has_status: bool) {
     if has_status {
         json::remove(object, "status");
     }
@@ -126,7 +143,7 @@ pub(super) fn on_create(object: &mut Value, has_status: bool) {
 }
 
 /// A write of the object leaves the status alone, and is a new generation if it changes more than metadata.
-pub(super) fn on_update(object: &mut Value, old: &Value, has_status: bool) {
+fn on_update(object: &mut Value, old: &Value, has_status: bool) {
     if has_status {
         json::keep(object, old, "status");
     }
@@ -139,7 +156,7 @@ pub(super) fn on_update(object: &mut Value, old: &Value, has_status: bool) {
 }
 
 /// A write of the status changes nothing else.
-pub(super) fn on_status(object: &mut Value, old: &Value) {
+fn on_status(object: &mut Value, old: &Value) {
     let status = object.get("status").cloned();
     *object = old.clone();
     match status {
@@ -149,7 +166,7 @@ pub(super) fn on_status(object: &mut Value, old: &Value) {
 }
 
 /// Finalizers that have no prefix may be somebody else's too.
-pub(super) fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let before = old.map(|old| json::list(old, "/metadata/finalizers")).unwrap_or_default();
     let mut added: Vec<&str> = json::list(object, "/metadata/finalizers")
         .iter()

@@ -2,7 +2,7 @@
 
 use super::custom::{self, Check, Rules};
 use super::snapshot::{AGE, MADE};
-use super::{BASE, Column, Kind, NAME, Subresource};
+use super::{Column, Kind, NAME, Subresource};
 
 /// How group snapshots are taken.
 pub(super) static CLASS: Kind = Kind {
@@ -11,12 +11,8 @@ pub(super) static CLASS: Kind = Kind {
     plural: "volumegroupsnapshotclasses",
     singular: "volumegroupsnapshotclass",
     short_names: &["vgsclass", "vgsclasses"],
-    unconditional_update: false,
-    on_create: |class, _| custom::on_create(class, false),
-    on_update: |class, old, _| custom::on_update(class, old, false),
     validate: |class| CLASS_RULES.validate(class, false),
     validate_update: |class, old| CLASS_RULES.validate_update(class, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::text("Driver", "The driver whose volumes it is for."),
@@ -24,7 +20,7 @@ pub(super) static CLASS: Kind = Kind {
         AGE,
     ],
     row: |class, now| custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", MADE], now),
-    ..BASE
+    ..custom::PLAIN
 };
 
 /// A group snapshot, as its driver has it.
@@ -35,14 +31,9 @@ pub(super) static CONTENT: Kind = Kind {
     singular: "volumegroupsnapshotcontent",
     short_names: &["vgsc", "vgscs"],
     subresources: &[Subresource::status(GROUP, "VolumeGroupSnapshotContent")],
-    unconditional_update: false,
-    on_create: |content, _| custom::on_create(content, true),
-    on_update: |content, old, _| custom::on_update(content, old, true),
-    on_status: |content, old, _| custom::on_status(content, old),
     validate: |content| CONTENT_RULES.validate(content, false),
     validate_update: |content, old| CONTENT_RULES.validate_update(content, old),
     validate_status: |content, old| CONTENT_RULES.validate_update(content, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::new("ReadyToUse", "boolean", "Whether one can restore from all of its members."),
@@ -65,7 +56,7 @@ pub(super) static CONTENT: Kind = Kind {
         ];
         custom::row(content, CONTENT.columns, &pointers, now)
     },
-    ..BASE
+    ..custom::WITH_STATUS
 };
 
 /// A group snapshot, as its user asks for it.
@@ -77,14 +68,9 @@ pub(super) static SNAPSHOT: Kind = Kind {
     short_names: &["vgs"],
     namespaced: true,
     subresources: &[Subresource::status(GROUP, "VolumeGroupSnapshot")],
-    unconditional_update: false,
-    on_create: |snapshot, _| custom::on_create(snapshot, true),
-    on_update: |snapshot, old, _| custom::on_update(snapshot, old, true),
-    on_status: |snapshot, old, _| custom::on_status(snapshot, old),
     validate: |snapshot| SNAPSHOT_RULES.validate(snapshot, true),
     validate_update: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
     validate_status: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::new("ReadyToUse", "boolean", "Whether one can restore from all of its members."),
@@ -103,7 +89,7 @@ pub(super) static SNAPSHOT: Kind = Kind {
         ];
         custom::row(snapshot, SNAPSHOT.columns, &pointers, now)
     },
-    ..BASE
+    ..custom::WITH_STATUS
 };
 
 const GROUP: &str = "groupsnapshot.storage.k8s.io";

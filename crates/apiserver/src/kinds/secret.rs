@@ -1,5 +1,7 @@
 //! Secret: words that only some may read. No message repeats one.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::Value;
 
 use super::{AGE, BASE, Column, Kind, NAME, age, json, meta, names};
@@ -17,7 +19,7 @@ pub(super) static SECRET: Kind = Kind {
         if let Some(Value::Object(texts)) = secret.remove("stringData") {
             let data = secret.entry("data").or_insert_with(|| serde_json::Map::new().into());
             for (key, text) in texts {
-                data[key] = base64(text.as_str().unwrap_or_default().as_bytes()).into();
+                data[key] = BASE64.encode(text.as_str().unwrap_or_default()).into();
             }
         }
         if secret.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
@@ -58,36 +60,9 @@ pub(super) static SECRET: Kind = Kind {
 /// Of all values together.
 pub(super) const MOST_BYTES: usize = 1 << 20;
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-fn base64(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for chunk in bytes.chunks(3) {
-        let mut word = 0u32;
-        for index in 0..3 {
-            word = word << 8 | u32::from(chunk.get(index).copied().unwrap_or_default());
-        }
-        for index in 0..4 {
-            let digit = (word >> (18 - 6 * index) & 63) as usize;
-            text.push(if index > chunk.len() { '=' } else { char::from(ALPHABET[digit]) });
-        }
-    }
-    text
-}
-
 /// The bytes that a base64 text stands for, if it does.
 fn decoded(text: &str) -> Option<Vec<u8>> {
-    let text = text.trim_end_matches('=');
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    let mut word = 0u32;
-    for (index, digit) in text.bytes().enumerate() {
-        let value = ALPHABET.iter().position(|known| *known == digit)?;
-        word = word << 6 | value as u32;
-        if index % 4 > 0 {
-            bytes.push((word >> (6 - 2 * (index % 4)) & 255) as u8);
-        }
-    }
-    Some(bytes)
+    BASE64.decode(text).ok()
 }
 
 /// How many bytes a base64 text stands for.
@@ -190,7 +165,7 @@ mod tests {
         for (text, expected) in
             [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("fooba\u{ff}", "Zm9vYmHDvw==")]
         {
-            assert_eq!(base64(text.as_bytes()), expected, "{text}");
+            assert_eq!(BASE64.encode(text), expected, "{text}");
             assert_eq!(decoded(expected).as_deref(), Some(text.as_bytes()), "{text}");
             assert_eq!(decoded_bytes(&expected.into()), text.len(), "{text}");
         }

@@ -1,7 +1,7 @@
 //! VolumeSnapshot, its content and its class.
 
 use super::custom::{self, Check, Rules};
-use super::{BASE, Column, Kind, NAME, Subresource};
+use super::{Column, Kind, NAME, Subresource};
 
 /// How snapshots are taken.
 pub(super) static CLASS: Kind = Kind {
@@ -10,12 +10,8 @@ pub(super) static CLASS: Kind = Kind {
     plural: "volumesnapshotclasses",
     singular: "volumesnapshotclass",
     short_names: &["vsclass", "vsclasses"],
-    unconditional_update: false,
-    on_create: |class, _| custom::on_create(class, false),
-    on_update: |class, old, _| custom::on_update(class, old, false),
     validate: |class| CLASS_RULES.validate(class, false),
     validate_update: |class, old| CLASS_RULES.validate_update(class, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::text("Driver", "The driver whose volumes it is for."),
@@ -23,7 +19,7 @@ pub(super) static CLASS: Kind = Kind {
         AGE,
     ],
     row: |class, now| custom::row(class, CLASS.columns, &["/driver", "/deletionPolicy", MADE], now),
-    ..BASE
+    ..custom::PLAIN
 };
 
 /// A snapshot, as its driver has it.
@@ -34,14 +30,9 @@ pub(super) static CONTENT: Kind = Kind {
     singular: "volumesnapshotcontent",
     short_names: &["vsc", "vscs"],
     subresources: &[Subresource::status(GROUP, "VolumeSnapshotContent")],
-    unconditional_update: false,
-    on_create: |content, _| custom::on_create(content, true),
-    on_update: |content, old, _| custom::on_update(content, old, true),
-    on_status: |content, old, _| custom::on_status(content, old),
     validate: |content| CONTENT_RULES.validate(content, false),
     validate_update: |content, old| CONTENT_RULES.validate_update(content, old),
     validate_status: |content, old| CONTENT_RULES.validate_update(content, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::new("ReadyToUse", "boolean", "Whether one can restore from it."),
@@ -66,7 +57,7 @@ pub(super) static CONTENT: Kind = Kind {
         ];
         custom::row(content, CONTENT.columns, &pointers, now)
     },
-    ..BASE
+    ..custom::WITH_STATUS
 };
 
 /// A snapshot, as its user asks for it.
@@ -78,14 +69,9 @@ pub(super) static SNAPSHOT: Kind = Kind {
     short_names: &["vs"],
     namespaced: true,
     subresources: &[Subresource::status(GROUP, "VolumeSnapshot")],
-    unconditional_update: false,
-    on_create: |snapshot, _| custom::on_create(snapshot, true),
-    on_update: |snapshot, old, _| custom::on_update(snapshot, old, true),
-    on_status: |snapshot, old, _| custom::on_status(snapshot, old),
     validate: |snapshot| SNAPSHOT_RULES.validate(snapshot, true),
     validate_update: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
     validate_status: |snapshot, old| SNAPSHOT_RULES.validate_update(snapshot, old),
-    warnings: custom::warnings,
     columns: &[
         NAME,
         Column::new("ReadyToUse", "boolean", "Whether one can restore from it."),
@@ -110,7 +96,7 @@ pub(super) static SNAPSHOT: Kind = Kind {
         ];
         custom::row(snapshot, SNAPSHOT.columns, &pointers, now)
     },
-    ..BASE
+    ..custom::WITH_STATUS
 };
 
 const GROUP: &str = "snapshot.storage.k8s.io";

@@ -477,6 +477,14 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+fn nulls_out_of_lists(value: Value) -> Value {
+    match value {
+        Value::Object(map) => map.into_iter().map(|(key, value)| (key, nulls_out_of_lists(value))).collect(),
+        Value::Array(list) => list.iter().map(super::merge::without_nulls).collect(),
+        plain => plain,
+    }
+}
+
 proptest! {
     #[test]
     fn no_bytes_panic(media_type in prop::sample::select(vec![JSON, MERGE, STRATEGIC]), body in any::<Vec<u8>>(), object in any_json()) {
@@ -494,9 +502,9 @@ proptest! {
         let _ = patched(name, &object, JSON, &operations);
     }
 
-    /// A merge patch applied twice changes nothing more.
+    /// A merge patch applied twice changes nothing more; but for nulls in lists, which upstream leaves the first time.
     #[test]
-    fn a_merge_patch_is_idempotent(object in any_json(), patch in any_json()) {
+    fn a_merge_patch_is_idempotent(object in any_json(), patch in any_json().prop_map(nulls_out_of_lists)) {
         if let (true, Ok(once)) = (object.is_object(), patched("Pod", &object, MERGE, &patch)) {
             prop_assert_eq!(patched("Pod", &once, MERGE, &patch), Ok(once));
         }
