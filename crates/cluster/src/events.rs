@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
-use wharf_model::{Api, Key, Scope, Time};
+use wharf_model::{Api, Key, Kind, Scope, Time};
 
 use crate::{ApiError, Cluster, Patch, now};
 use aggregate::{Aggregate, Write};
@@ -88,6 +88,17 @@ impl Events {
         };
         tokio::spawn(writer.run(receiver));
         Self { sender, metrics: cluster.metrics().clone() }
+    }
+
+    /// Tells users something about an object.
+    pub fn tell<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
+        let regarding = Regarding {
+            api_version: K::API.api_version(),
+            kind: K::API.kind.to_owned(),
+            key: object.key(),
+            uid: object.meta().uid.clone(),
+        };
+        self.record(Event { regarding, kind, reason: reason.to_owned(), note: note.into() });
     }
 
     /// Records an event.

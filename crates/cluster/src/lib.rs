@@ -2,7 +2,7 @@
 //!
 //! kube's client carries requests and credentials; all else is here. Start reading at [`Cluster`] (requests,
 //! shared watches), then [`Store`] (what controllers read), [`Queue`] (what they work on), [`Events`] (what they
-//! tell), [`Leadership`] (whether they may).
+//! tell), [`Leadership`] (whether they may), [`work`] (how they work).
 
 mod clock;
 mod cluster;
@@ -20,6 +20,7 @@ mod testing;
 mod transport;
 mod version;
 mod watch;
+pub mod work;
 
 pub use clock::now;
 pub use cluster::{Cluster, ConnectError, ConnectOptions, Listed, Preconditions};

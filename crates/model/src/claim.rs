@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::kind::{Api, Kind, Scope};
 use crate::names::annotation;
+use crate::selector::LabelSelector;
 use crate::words::{nullable, words};
 use crate::{Meta, Quantity, Time};
 
@@ -11,7 +12,7 @@ use crate::{Meta, Quantity, Time};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolumeClaim {
-    /// Metadata.
+    /// Metadata. Its owner is what tells the claim of an ephemeral volume from another of that name.
     #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// What is asked for.
@@ -88,9 +89,9 @@ pub struct ClaimSpec {
     pub volume_name: String,
     /// Block or Filesystem.
     pub volume_mode: Option<VolumeMode>,
-    /// Present when only volumes with certain labels will do. What it says is of no use to us: we cannot
-    /// provision for a selector.
-    pub selector: Option<Present>,
+    /// Present when only volumes with certain labels will do: none can be provisioned then. Boxed, since few claims
+    /// have one.
+    pub selector: Option<Box<LabelSelector>>,
     /// Source of the content, of this namespace. Boxed, as the other one, since few claims have any.
     pub data_source: Option<Box<DataSource>>,
     /// Source of the content, also of other namespaces and of kinds others know.

@@ -22,6 +22,8 @@ pub struct StorageClass {
     pub parameters: BTreeMap<String, String>,
     /// What becomes of a volume when its claim goes; `None` is Delete.
     pub reclaim_policy: Option<ReclaimPolicy>,
+    /// Whether claims of it may grow; `None` is no.
+    pub allow_volume_expansion: Option<bool>,
     /// Options for mounting.
     #[serde(deserialize_with = "nullable")]
     pub mount_options: Vec<String>,

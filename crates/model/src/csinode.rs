@@ -58,4 +58,14 @@ pub struct CSINodeDriver {
     /// Labels of the Node that say where it is.
     #[serde(deserialize_with = "nullable")]
     pub topology_keys: Vec<String>,
+    /// What fits on the node.
+    pub allocatable: Option<Allocatable>,
+}
+
+/// What fits on a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Allocatable {
+    /// How many volumes of the driver; `None` is no limit.
+    pub count: Option<i32>,
 }

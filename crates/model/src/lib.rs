@@ -33,6 +33,7 @@ pub mod snapshot;
 mod time;
 pub mod topology;
 pub mod volume;
+pub mod whole;
 mod words;
 
 pub use attachment::VolumeAttachment;

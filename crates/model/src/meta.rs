@@ -107,12 +107,13 @@ impl Meta {
         Ok(Self { annotations: Map::default(), ..meta })
     }
 
-    /// For views that use annotations and neither labels nor owners. There are many of these objects, so no room is
-    /// kept for more finalizers either.
+    /// For views that use annotations and no labels. There are many of these objects, so no room is kept for more
+    /// finalizers either.
     pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut meta = Self::deserialize(deserializer)?;
         meta.finalizers.shrink_to_fit();
-        Ok(Self { labels: Map::default(), owner_references: Vec::new(), ..meta })
+        meta.owner_references.shrink_to_fit();
+        Ok(Self { labels: Map::default(), ..meta })
     }
 
     /// For views of which only names, identity, version and the deletion mark are used.

@@ -12,8 +12,7 @@ use crate::{Key, Map, Meta};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
-    /// Metadata.
-    #[serde(deserialize_with = "Meta::without_labels")]
+    /// Metadata. Labels are what claims select by, and tell zones; volumes that were made for a claim have none.
     pub metadata: Meta,
     /// What it is.
     pub spec: VolumeSpec,
@@ -87,7 +86,7 @@ impl VolumeSpec {
     }
 }
 
-/// The CSI part of a volume. The secrets that only kubelet reads are not decoded.
+/// The CSI part of a volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsiSource {
@@ -108,6 +107,12 @@ pub struct CsiSource {
     pub controller_publish_secret_ref: Option<SecretRef>,
     /// Secret for expanding, and for modifying where no other is named.
     pub controller_expand_secret_ref: Option<SecretRef>,
+    /// Secret for staging. Boxed, as the other two of the node, since few volumes have any.
+    pub node_stage_secret_ref: Option<Box<SecretRef>>,
+    /// Secret for publishing.
+    pub node_publish_secret_ref: Option<Box<SecretRef>>,
+    /// Secret for expanding on the node.
+    pub node_expand_secret_ref: Option<Box<SecretRef>>,
 }
 
 /// A claim, by name and identity.

@@ -21,13 +21,13 @@ use wharf_model::names::{annotation, finalizer};
 use wharf_model::{CSINode, Key, PersistentVolume, VolumeAttachment};
 
 use crate::context::Context;
-use crate::work::{Outcome, Pace, Wish, feed, work};
 use act::{Hand, Then};
 use decide::decide;
 use memory::Memories;
 use reconcile::Said;
 use view::{Rules, Seen, Subject, View};
 use wake::{Look, VolumeNews};
+use wharf_cluster::work::{Outcome, Pace, Wish, feed, work};
 
 mod act;
 mod decide;

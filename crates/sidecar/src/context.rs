@@ -1,13 +1,13 @@
 //! What a role of the controller is handed: the cluster, the driver, and where to tell what it does.
 
-use wharf_cluster::{Cluster, Event, EventType, Events, Regarding};
+use wharf_cluster::{Cluster, EventType, Events};
 use wharf_model::topology::{Segments, reaches};
-use wharf_model::{Kind, Meta, PersistentVolume};
+use wharf_model::{Kind, PersistentVolume};
 
 use crate::attempts::Attempts;
 use crate::driver::Driver;
 use crate::metrics::Metrics;
-use crate::work::Gate;
+use wharf_cluster::work::Gate;
 
 /// Everything a role needs; cheap to clone.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ pub(crate) struct Ground {
 impl Ground {
     /// Tells users something about an object.
     pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        self.events.record(event(object, kind, reason, note.into()));
+        self.events.tell(object, kind, reason, note);
     }
 }
 
@@ -74,19 +74,8 @@ impl OwnNode {
 impl Context {
     /// Tells users something about an object.
     pub(crate) fn event<K: Kind>(&self, object: &K, kind: EventType, reason: &str, note: impl Into<String>) {
-        self.events.record(event(object, kind, reason, note.into()));
+        self.events.tell(object, kind, reason, note);
     }
-}
-
-fn event<K: Kind>(object: &K, kind: EventType, reason: &str, note: String) -> Event {
-    let Meta { uid, .. } = object.meta();
-    let regarding = Regarding {
-        api_version: K::API.api_version(),
-        kind: K::API.kind.to_owned(),
-        key: object.key(),
-        uid: uid.clone(),
-    };
-    Event { regarding, kind, reason: reason.to_owned(), note }
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ use crate::attempts::Attempts;
 use crate::context::{Context, Ground, OwnNode};
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
-use crate::work::Gate;
 use crate::{attacher, health_monitor, provisioner, resizer, snapshot_controller, snapshotter};
+use wharf_cluster::work::Gate;
 
 /// How often the driver's socket is looked at, to see whether it is another one.
 const LOOK: Duration = Duration::from_secs(5);

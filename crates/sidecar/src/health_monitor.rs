@@ -24,12 +24,12 @@ use wharf_model::{PersistentVolume, PersistentVolumeClaim};
 
 use crate::context::Context;
 use crate::driver::described;
-use crate::work::Pace;
 use decide::{GAP, Step, decide, gap, is_watched};
 use memory::Memory;
 use metrics::Counts;
 pub(crate) use view::Asks;
 use view::{Report, State, Told, View};
+use wharf_cluster::work::Pace;
 
 mod act;
 mod decide;

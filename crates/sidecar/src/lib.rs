@@ -23,6 +23,5 @@ mod secret;
 pub mod snapshot_controller;
 pub mod snapshot_metadata;
 pub mod snapshotter;
-mod work;
 
-pub use work::Pace;
+pub use wharf_cluster::work::Pace;

@@ -29,7 +29,7 @@ use self::metrics::Counts;
 use self::view::Own;
 use self::world::World;
 use crate::context::Context;
-use crate::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Wish, feed, work};
 
 mod act;
 mod capacity;

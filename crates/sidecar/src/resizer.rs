@@ -18,11 +18,11 @@ use wharf_cluster::{Queue, Store, WatchOptions, now};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
 use crate::context::Context;
-use crate::work::{Outcome, Pace, feed, work};
 use decide::{Reason, Step, Waiting, decide};
 use memory::{Epoch, Memories, Memory};
 use view::{Can, Classes, Users, View};
 use wake::{BY_ATTRIBUTES_CLASS, BY_CLAIM, wish};
+use wharf_cluster::work::{Outcome, Pace, feed, work};
 
 mod act;
 mod decide;

@@ -26,10 +26,10 @@ use wharf_model::{
 };
 
 use crate::context::Ground;
-use crate::work::{Outcome, Pace, feed, work};
 use groups::Groups;
 use metrics::{Of, Operation, Operations};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_SNAPSHOT, IS_DEFAULT, Subject, wish};
+use wharf_cluster::work::{Outcome, Pace, feed, work};
 
 mod act;
 mod decide;

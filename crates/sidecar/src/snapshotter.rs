@@ -24,12 +24,12 @@ use wharf_model::{
 };
 
 use crate::context::Context;
-use crate::work::{Outcome, Pace, Wish, feed, work};
 use act::{Hand, One, Then};
 use decide::decide;
 use memory::Memories;
 use view::{Class, Object, Rules, View, Which};
 use wake::News;
+use wharf_cluster::work::{Outcome, Pace, Wish, feed, work};
 
 mod act;
 mod call;

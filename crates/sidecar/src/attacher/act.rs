@@ -14,7 +14,7 @@ use super::view::{Again, Doing, Failed, Memory, Published, Seen, Subject, View};
 use super::{Attacher, BATCH, ROLE};
 use crate::driver::described;
 use crate::secret::{self, SecretError};
-use crate::work::Outcome;
+use wharf_cluster::work::Outcome;
 
 /// So often in a row an object may turn out to be another than we saw, before that counts as a failure.
 const STALE: u32 = 5;

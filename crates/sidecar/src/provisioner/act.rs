@@ -27,7 +27,7 @@ use super::{request, source};
 use crate::context::Context;
 use crate::driver::described;
 use crate::secret::{self, SecretError};
-use crate::work::Outcome;
+use wharf_cluster::work::Outcome;
 
 mod tell;
 

@@ -25,7 +25,7 @@ use self::stores::Stores;
 use self::view::{Census, Room, Subject, View};
 use super::CapacitySettings;
 use crate::context::Context;
-use crate::work::{Outcome, Pace, work};
+use wharf_cluster::work::{Outcome, Pace, work};
 
 mod act;
 mod decide;

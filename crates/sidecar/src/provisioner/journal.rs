@@ -33,7 +33,7 @@ use self::removals::Removed;
 use self::segment::Owner;
 use super::intent::Intent;
 use crate::context::Context;
-use crate::work::Gate;
+use wharf_cluster::work::Gate;
 
 mod act;
 mod book;

@@ -30,7 +30,7 @@ use super::intent::Intent;
 use super::source::{Named, Source, content_of};
 use crate::context::Context;
 use crate::finalizer;
-use crate::work::{Outcome, feed, work};
+use wharf_cluster::work::{Outcome, feed, work};
 
 mod decide;
 mod wake;

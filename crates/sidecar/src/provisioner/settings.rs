@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use wharf_model::names::VolumeNaming;
 
-use crate::work::Pace;
+use wharf_cluster::work::Pace;
 
 /// What the provisioner is told.
 #[derive(Debug, Clone)]

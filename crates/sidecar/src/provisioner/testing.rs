@@ -17,7 +17,7 @@ use crate::attempts::Attempts;
 use crate::context::Context;
 use crate::driver::{Capabilities, Driver, DriverInfo};
 use crate::metrics::Metrics;
-use crate::work::Gate;
+use wharf_cluster::work::Gate;
 
 pub(crate) const DRIVER: &str = "d.test";
 /// The volume of [`claim`].

@@ -6,7 +6,7 @@ use wharf_model::claim::ClaimPhase;
 use wharf_model::names::{annotation, condition};
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Pod, VolumeAttributesClass};
 
-use crate::work::Wish;
+use wharf_cluster::work::Wish;
 
 /// The index of claims by the classes that they name.
 pub(crate) const BY_ATTRIBUTES_CLASS: &str = "attributes-class";

@@ -12,7 +12,7 @@ use wharf_model::{
 use super::metrics::{Of, Operation, Operations};
 use super::view::Group;
 use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, IS_DEFAULT, Subject, wish};
-use crate::work::feed;
+use wharf_cluster::work::feed;
 
 mod act;
 pub(super) mod decide;

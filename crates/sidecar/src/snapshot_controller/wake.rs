@@ -11,7 +11,7 @@ use wharf_model::{
 };
 
 use super::view::{claim_of, is_created, is_ready, owner, parent};
-use crate::work::Wish;
+use wharf_cluster::work::Wish;
 
 /// Snapshots that are not ready, by the claim that they are taken of.
 pub(crate) const BY_CLAIM: &str = "snapshot-controller/claim";

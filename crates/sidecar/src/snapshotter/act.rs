@@ -15,7 +15,7 @@ use super::status::{full_message, reason};
 use super::view::{Object, Source, Which};
 use super::{ROLE, Snapshotter, Subject};
 use crate::secret::{self, SecretError};
-use crate::work::Outcome;
+use wharf_cluster::work::Outcome;
 
 /// So often in a row an object may turn out to be another than we saw, before that counts as a failure.
 const STALE: u32 = 5;

@@ -9,7 +9,7 @@ use wharf_model::names::finalizer::CLONING_PROTECTION;
 use wharf_model::{Key, Kind, PersistentVolumeClaim};
 
 use crate::provisioner::source::{Named, named};
-use crate::work::Wish;
+use wharf_cluster::work::Wish;
 
 /// The sources for which a claim stands while it waits, as an index has them.
 pub(super) fn values(claim: &PersistentVolumeClaim) -> Vec<String> {

@@ -14,7 +14,7 @@ use super::{Hold, ReclaimStep};
 use crate::context::Context;
 use crate::driver::described;
 use crate::secret::{self, SecretError};
-use crate::work::Outcome;
+use wharf_cluster::work::Outcome;
 
 const ROLE: &str = "provisioner";
 /// Until a newer version, which the server has told, is looked at.

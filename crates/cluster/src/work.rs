@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::{Backoff, Change, Leadership, Notice, Priority, Queue, QueueKey, Store, Work};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use wharf_cluster::{Backoff, Change, Leadership, Notice, Priority, Queue, QueueKey, Store, Work};
 use wharf_model::Kind;
 
 /// How long work may go on after a stop.
@@ -45,14 +45,14 @@ impl Pace {
     }
 
     /// The pauses, for a queue.
-    pub(crate) fn backoff(&self) -> Backoff {
+    pub fn backoff(&self) -> Backoff {
         Backoff { start: self.retry_start, max: self.retry_max, ..Backoff::default() }
     }
 }
 
 /// Whether steps may begin.
 #[derive(Clone)]
-pub(crate) struct Gate {
+pub struct Gate {
     leadership: Option<Leadership>,
     stop: CancellationToken,
     /// Whether work was dropped at the end.
@@ -61,24 +61,24 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Open while the lease is held (always, without one) and nobody has said stop.
-    pub(crate) fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
+    pub fn new(leadership: Option<Leadership>, stop: CancellationToken) -> Self {
         Self { leadership, stop, cut: Arc::default() }
     }
 
     /// Whether a step may begin now. Asked before each.
-    pub(crate) fn is_open(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         !self.stop.is_cancelled() && self.leadership.as_ref().is_none_or(Leadership::holds)
     }
 
     /// Waits until steps may begin.
-    pub(crate) async fn opened(&self) {
+    pub async fn opened(&self) {
         if let Some(leadership) = &self.leadership {
             leadership.acquired().await;
         }
     }
 
     /// Waits until the lease is lost; for ever, without one.
-    pub(crate) async fn lost(&self) {
+    pub async fn lost(&self) {
         match &self.leadership {
             Some(leadership) => leadership.lost().await,
             None => std::future::pending().await,
@@ -86,7 +86,7 @@ impl Gate {
     }
 
     /// The same gate with an end of its own: for what lasts from getting the lease to losing it.
-    pub(crate) fn term(&self) -> (Self, CancellationToken) {
+    pub fn term(&self) -> (Self, CancellationToken) {
         let stop = self.stop.child_token();
         // What was dropped when the lease was lost has had its time.
         self.cut.store(false, Ordering::Relaxed);
@@ -94,19 +94,19 @@ impl Gate {
     }
 
     /// Whether work was dropped at the end: then somebody else should not begin at once.
-    pub(crate) fn was_cut(&self) -> bool {
+    pub fn was_cut(&self) -> bool {
         self.cut.load(Ordering::Relaxed)
     }
 
     /// Waits for the stop.
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 }
 
 /// What came of working on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
     /// Nothing more to do until something changes.
     Done,
     /// It failed: again after the backoff.
@@ -116,7 +116,7 @@ pub(crate) enum Outcome {
 }
 
 /// Works on a queue's keys, each in a task of its own, until the stop.
-pub(crate) async fn work<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, one: impl Fn(K) -> F)
+pub async fn work<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, one: impl Fn(K) -> F)
 where
     K: QueueKey,
     F: Future<Output = Outcome> + Send + 'static,
@@ -169,16 +169,16 @@ fn finish<K: QueueKey>(work: Work<K>, outcome: Outcome) {
 
 /// What a change means for a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Wish<K> {
+pub struct Wish<K> {
     /// What to look at.
-    pub(crate) key: K,
+    pub key: K,
     /// How urgent it is.
-    pub(crate) priority: Priority,
+    pub priority: Priority,
 }
 
 /// Puts into a queue what a store's changes call for, for as long as the store lives. What wakes a key also ends
 /// its backoff: `wishes` must leave out changes that are a role's own writes about its failures.
-pub(crate) async fn feed<O: Kind, K: QueueKey>(
+pub async fn feed<O: Kind, K: QueueKey>(
     store: Store<O>,
     queue: Queue<K>,
     wishes: impl Fn(&Change<O>) -> Vec<Wish<K>>,
@@ -213,7 +213,7 @@ mod tests {
             let stop = CancellationToken::new();
             let gate = Gate::new(None, stop.clone());
             gate.cut.store(true, Ordering::Relaxed);
-            let queue = Queue::new("test", Backoff::default(), &wharf_cluster::Metrics::default());
+            let queue = Queue::new("test", Backoff::default(), &crate::Metrics::default());
             queue.add(1, Priority::Normal);
             let one = move |_| async move {
                 tokio::time::sleep(takes).await;

@@ -1,0 +1,1 @@
+//! Attaches volumes to the nodes of their pods, and detaches them.

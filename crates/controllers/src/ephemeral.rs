@@ -1,0 +1,1 @@
+//! Makes the claims of ephemeral volumes.

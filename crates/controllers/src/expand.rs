@@ -1,0 +1,1 @@
+//! Tells of claims that wait for their driver to expand them.

@@ -1,0 +1,1 @@
+//! Keeps claims, volumes and attribute classes that are in use.

@@ -1,0 +1,1 @@
+//! Drivers that have registered on this node.

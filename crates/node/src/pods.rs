@@ -1,0 +1,1 @@
+//! A pod's life on this node.
