@@ -29,6 +29,9 @@ const STEPS: usize = 64;
 /// Who waits for a pod's volumes is told what they wait for, at the latest after this long: upstream's patience.
 const PATIENCE: Duration = Duration::from_secs(123);
 
+/// gRPC's RESOURCE_EXHAUSTED: the node takes no more volumes.
+const EXHAUSTED: i32 = 8;
+
 /// What is worked on by one worker at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Subject {
@@ -355,6 +358,7 @@ impl Manager {
             };
             let wishes = self.volumes_where(|_, volume| is_it(volume));
             self.forgive(&wishes, |doing| doing == Doing::Verify);
+            self.note_attach_error(change, &wishes);
             wishes
         });
         let claims = feed(self.claims.clone(), self.queue.clone(), |change| self.of_claim(change));
@@ -392,6 +396,21 @@ impl Manager {
                     failure.class != Class::Transient || !which(*doing)
                 });
             }
+        }
+    }
+
+    /// What the attacher says is the matter, for whoever asks what the volume waits for. A node that is full may have
+    /// another limit than it says.
+    fn note_attach_error(&self, change: &Change<VolumeAttachment>, wishes: &[Wish<Subject>]) {
+        let error = change.new.as_ref().and_then(|attachment| attachment.status.attach_error.as_ref());
+        for Wish { key, .. } in wishes {
+            let Subject::Volume(unique) = key else { continue };
+            self.change(unique, |volume| volume.attach_error = error.map(|error| error.message.clone()));
+        }
+        if let (Some(attachment), Some(EXHAUSTED)) = (&change.new, error.and_then(|error| error.error_code))
+            && !wishes.is_empty()
+        {
+            self.parts.plugins.refresh(&attachment.spec.attacher);
         }
     }
 

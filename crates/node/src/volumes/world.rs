@@ -126,6 +126,8 @@ pub(super) struct Volume {
     pub(super) failures: BTreeMap<(Doing, String), Failure>,
     /// What it waits for, as last decided.
     pub(super) waiting: Option<Waiting>,
+    /// What the attacher said last, if it failed.
+    pub(super) attach_error: Option<String>,
 }
 
 /// Whether a volume is staged.
@@ -197,6 +199,7 @@ impl Volume {
             expansion: Expansion::default(),
             failures: BTreeMap::new(),
             waiting: None,
+            attach_error: None,
         }
     }
 
@@ -298,7 +301,11 @@ impl Volume {
         };
         let failed = self.failures.iter().filter(|(attempt, _)| of(attempt));
         let last = failed.max_by_key(|(_, failure)| failure.at).map(|(_, failure)| failure.message.clone());
-        last.or_else(|| self.waiting.as_ref().map(ToString::to_string))
+        let waiting = || match (self.waiting, &self.attach_error) {
+            (Some(Waiting::Attach), Some(error)) => Some(format!("{}; the attacher says: {error}", Waiting::Attach)),
+            (waiting, _) => waiting.map(|waiting| waiting.to_string()),
+        };
+        last.or_else(waiting)
             .or_else(|| Some("it is being mounted".to_owned()))
     }
 }

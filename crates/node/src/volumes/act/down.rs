@@ -2,6 +2,7 @@
 
 use wharf_csi::v1;
 
+use super::super::failure::Class;
 use super::super::manager::{Manager, Seen};
 use super::super::request::Secrets;
 use super::super::world::{Device, Mode};
@@ -28,7 +29,8 @@ impl Manager {
         removed.await?;
         self.change(unique, |volume| {
             volume.mounts.remove(pod);
-            volume.failures.retain(|(_, uid), _| uid != pod);
+            // Another pod may have been refused because this one had it.
+            volume.failures.retain(|(_, uid), failure| uid != pod && failure.class != Class::Transient);
         });
         tracing::info!(volume = unique, pod, "unmounted");
         self.wake_pod(pod);
