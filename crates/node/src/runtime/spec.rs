@@ -23,7 +23,8 @@ impl ContainerId {
 
     /// An id as [`Self::as_str`] gave it; nothing else has its shape, so it is safe as a file name.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits = text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+        let digits =
+            text.len() == 64 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         digits.then(|| Self(text.to_owned()))
     }
 
@@ -118,7 +119,7 @@ pub struct Rights {
     pub privileged: bool,
     /// Capabilities beyond the default set: `NET_ADMIN`, with or without `CAP_`, or `ALL`.
     pub add: Vec<String>,
-    /// Capabilities of the default set that it does not get, or `ALL`. What is in `add` is kept.
+    /// Capabilities that it does not get, or `ALL`. What is also in `add` is dropped; `ALL` counts before single names.
     pub drop: Vec<String>,
     /// No program can gain rights by being set-user-ID or having capabilities of its own.
     pub no_new_privileges: bool,
@@ -147,8 +148,6 @@ pub struct ContainerDevice {
     pub source: PathBuf,
     /// Where the container sees it.
     pub target: PathBuf,
-    /// For reading only.
-    pub read_only: bool,
 }
 
 /// How a container is.
@@ -175,11 +174,27 @@ pub struct Exit {
     /// The signal that ended it.
     pub signal: Option<i32>,
     /// When it began.
+    #[serde(with = "milliseconds")]
     pub started: Time,
     /// When it ended.
+    #[serde(with = "milliseconds")]
     pub finished: Time,
     /// What is known of its end.
     pub cause: Cause,
+}
+
+/// A time on disk: not as in the API, which has whole seconds.
+mod milliseconds {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+    use wharf_model::Time;
+
+    pub(super) fn serialize<S: Serializer>(time: &Time, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i64(time.0)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Time, D::Error> {
+        i64::deserialize(deserializer).map(Time)
+    }
 }
 
 /// What is known of a container's end.
