@@ -26,6 +26,7 @@ use crate::machine::Health;
 use metrics::Metrics;
 
 mod act;
+mod calls;
 mod decide;
 mod manager;
 mod metrics;

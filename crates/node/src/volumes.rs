@@ -42,8 +42,6 @@ mod request;
 mod resolve;
 mod selinux;
 mod stats;
-#[cfg(test)]
-mod tests;
 mod view;
 mod world;
 
