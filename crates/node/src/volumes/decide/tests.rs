@@ -470,7 +470,7 @@ fn growth() {
         ("the pod goes on with it", pending(Mounted).failed(Doing::Expand, POD, 5), paused(5)),
         ("not on this node any more", pending(Published).with(|s| s.volume.expansion = Expansion { in_use: true, refused: true }), ready()),
         ("infeasible: the mount goes on", growing(Published, "NodeResizeInfeasible"), ready()),
-        ("co.md 4.15: the driver has no part in it", pending(Mounted).with(|s| s.can = Some(NodeCapabilities { stage_unstage: true, ..NodeCapabilities::default() })), idle()),
+        ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
         (
             "for reading only",
             pending(Published).with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true),
