@@ -244,4 +244,4 @@ fn rest(view: &View, over: Option<Over>, wait: Option<Duration>, now: Time) -> S
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::pods) mod tests;
