@@ -50,9 +50,9 @@ use crate::kinds::{self, Kind};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
-pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 use query::Query;
 pub(crate) use route::Target;
+pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 
 pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};

@@ -106,7 +106,9 @@ fn done(mut view: View) -> String {
     match step {
         Step::Start { container, attempt } => format!("start {container} {attempt}"),
         Step::TellBackOff { container, .. } => format!("tell {container}"),
-        Step::Stop { containers, by, .. } => format!("stop {} {}", containers.join(","), (by.0 - NOW.0) / 1000),
+        Step::Stop { containers, by, .. } => {
+            format!("stop {} {}", containers.join(","), (by.0 - NOW.0) / 1000)
+        }
         Step::Wait(pause) => format!("wait {}", pause.as_secs()),
         step => format!("{step:?}").to_lowercase(),
     }
@@ -174,7 +176,11 @@ fn the_order_of_starts() {
         ("Never", vec![starting(sidecar("s")), main_("a").runs(), main_("b")], "start b 0"),
     ] {
         let names: Vec<_> = rows.iter().map(|row| (row.0.name.clone(), row.0.life.clone())).collect();
-        assert_eq!(done(view(policy(policy_of), VolumesAre::Mounted, &rows)), expected, "{policy_of} {names:?}");
+        assert_eq!(
+            done(view(policy(policy_of), VolumesAre::Mounted, &rows)),
+            expected,
+            "{policy_of} {names:?}"
+        );
     }
 }
 
@@ -210,12 +216,8 @@ fn pauses() {
     let trouble = |again: i64| {
         let again = Time(NOW.0 + again);
         main_("a").with(|seen| {
-            seen.trouble = Some(Trouble {
-                reason: "CreateContainerConfigError",
-                message: "no".into(),
-                again,
-                count: 1,
-            });
+            seen.trouble =
+                Some(Trouble { reason: "CreateContainerConfigError", message: "no".into(), again, count: 1 });
         })
     };
     assert_eq!(done(view(json!({}), VolumesAre::Mounted, &[trouble(5000), crashed(true)])), "wait 5");
@@ -246,7 +248,8 @@ fn deleted_at(seconds: i64) -> Value {
 /// "Graceful end: all but sidecars, then these from the last to the first, each within what is left."
 #[test]
 fn the_order_of_ends() {
-    let stopping = |row: Row, seconds: i64| row.runs().with(|seen| seen.stopping = Some(Time(NOW.0 + seconds * 1000)));
+    let stopping =
+        |row: Row, seconds: i64| row.runs().with(|seen| seen.stopping = Some(Time(NOW.0 + seconds * 1000)));
     for (left, rows, expected) in [
         (30, vec![main_("a").runs(), main_("b").runs()], "stop a,b 30"),
         (30, vec![sidecar("s").runs(), main_("a").runs(), main_("b").ended(0)], "stop a 30"),

@@ -62,7 +62,8 @@ fn told_conditions(status: &Value) -> Vec<String> {
 fn conditions_of_a_pod() {
     let unready = |row: Row| row.runs().with(|seen| seen.probed_ready = true);
     let ready = |row: Row| unready(row).with(|seen| seen.health.ready = true);
-    let waiting = ["Initialized True", "Ready False ContainersNotReady", "ContainersReady False ContainersNotReady"];
+    let waiting =
+        ["Initialized True", "Ready False ContainersNotReady", "ContainersReady False ContainersNotReady"];
     let well = ["Initialized True", "Ready True", "ContainersReady True"];
     let done = ["Initialized True", "Ready False PodCompleted", "ContainersReady False PodCompleted"];
     let first = ["Initialized False ContainersNotInitialized", waiting[1], waiting[2]];
@@ -76,7 +77,13 @@ fn conditions_of_a_pod() {
         (VolumesAre::Mounted, vec![init("i").runs(), main_("a")], None, "True", first),
         (VolumesAre::Mounted, vec![init("i").ended(0), main_("a").runs()], None, "True", well),
         (VolumesAre::Mounted, vec![row("s", Role::Sidecar).runs(), main_("a").runs()], None, "True", well),
-        (VolumesAre::Mounted, vec![row("s", Role::Sidecar).ended(1), main_("a").runs()], None, "True", waiting),
+        (
+            VolumesAre::Mounted,
+            vec![row("s", Role::Sidecar).ended(1), main_("a").runs()],
+            None,
+            "True",
+            waiting,
+        ),
         (VolumesAre::Going, vec![main_("a").ended(0)], Some(Over::Finished), "False", done),
     ] {
         let names: Vec<_> = rows.iter().map(|row| row.0.life.clone()).collect();
@@ -123,11 +130,18 @@ fn states() {
         "exitCode": 3, "reason": "Error", "startedAt": "1970-01-01T00:00:00Z", "finishedAt": "1970-01-01T00:16:39Z",
         "containerID": "wharf://id0",
     }});
-    let wrong = json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"s\" not found"}});
+    let wrong =
+        json!({"waiting": {"reason": "CreateContainerConfigError", "message": "secret \"s\" not found"}});
     for (row, first, over, state, last) in [
         (main_("a"), false, None, json!({"waiting": {"reason": "ContainerCreating"}}), json!({})),
         (main_("a"), true, None, json!({"waiting": {"reason": "PodInitializing"}}), json!({})),
-        (main_("a").runs(), false, None, json!({"running": {"startedAt": "1970-01-01T00:00:00Z"}}), json!({})),
+        (
+            main_("a").runs(),
+            false,
+            None,
+            json!({"running": {"startedAt": "1970-01-01T00:00:00Z"}}),
+            json!({}),
+        ),
         (main_("a").ended(3), false, None, ended.clone(), json!({})),
         (
             looping.clone(),
@@ -151,7 +165,8 @@ fn states() {
         let container = &status["containerStatuses"][0];
         assert_eq!((&container["state"], &container["lastState"]), (&state, &last));
     }
-    let restarted = main_("a").ended(3).runs().with(|seen| seen.before = Some(Ended { code: 3, ..Ended::default() }));
+    let restarted =
+        main_("a").ended(3).runs().with(|seen| seen.before = Some(Ended { code: 3, ..Ended::default() }));
     let status = status(&view(json!({}), VolumesAre::Mounted, &[restarted]), None, NOW);
     let container = &status["containerStatuses"][0];
     assert_eq!((&container["restartCount"], &container["containerID"]), (&json!(1), &json!("wharf://id1")));
@@ -179,7 +194,10 @@ fn the_phase_of_a_pod_that_ends() {
 #[test]
 fn addresses_and_times() {
     let waiting = status(&view(json!({}), VolumesAre::Coming, &[main_("a")]), None, NOW);
-    assert_eq!((&waiting["hostIP"], &waiting["startTime"]), (&json!("10.0.0.1"), &json!("1970-01-01T00:00:00Z")));
+    assert_eq!(
+        (&waiting["hostIP"], &waiting["startTime"]),
+        (&json!("10.0.0.1"), &json!("1970-01-01T00:00:00Z"))
+    );
     assert!(waiting.get("podIP").is_none() && waiting.get("initContainerStatuses").is_none());
     let running = status(&view(json!({}), VolumesAre::Mounted, &[main_("a").runs()]), None, NOW);
     assert_eq!(running["podIPs"], json!([{"ip": "10.0.0.1"}]));
