@@ -50,9 +50,9 @@ use crate::kinds::{self, Kind};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
-pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 use query::Query;
 pub(crate) use route::Target;
+pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 
 pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
@@ -73,11 +73,13 @@ pub struct Options {
     pub watches: usize,
     /// Where the server is, for those who check its tokens: `https://127.0.0.1:6443`.
     pub base: String,
+    /// The certificate by which pods know the server, in PEM; each namespace has it as `kube-root-ca.crt`. Empty: none.
+    pub authority: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into() }
+        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into(), authority: String::new() }
     }
 }
 
@@ -168,6 +170,10 @@ impl Api {
         B::Error: Into<BoxError>,
     {
         Client { api: self.clone(), user, _of: PhantomData }
+    }
+
+    pub(crate) fn authority(&self) -> &str {
+        &self.0.options.authority
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -238,3 +238,17 @@ async fn users_and_their_questions() {
         review.body
     );
 }
+
+#[tokio::test]
+async fn every_namespace_has_the_servers_authority_for_its_pods() {
+    let store = store::Options { sync: false, ..store::Options::default() };
+    let options = Options { authority: "a certificate".into(), ..Options::default() };
+    let server = Server::with(store, options).await;
+    server.make("/api/v1/namespaces", json!({"metadata": {"name": "new"}})).await;
+    for namespace in ["default", "kube-system", "new"] {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");
+        assert_eq!(server.get(&path).await.body["data"]["ca.crt"], "a certificate", "{namespace}");
+        server.delete(&path).await;
+        server.until(&path, |object| object["data"]["ca.crt"] == "a certificate").await;
+    }
+}
