@@ -40,7 +40,7 @@ pub struct Ground {
     pub driver: Client,
     pub root: Root,
     stop: CancellationToken,
-    tasks: Vec<JoinHandle<()>>,
+    serving: Option<std::thread::JoinHandle<()>>,
     /// Its mounts and devices go with it, and before the directory that they are in.
     _pool: TestPool,
     _dir: TempDir,
@@ -48,9 +48,10 @@ pub struct Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
+        // The driver keeps its pool open to the end, and the pool cannot go before.
         self.stop.cancel();
-        for task in &self.tasks {
-            task.abort();
+        if let Some(serving) = self.serving.take() {
+            let _ = serving.join();
         }
     }
 }
@@ -117,8 +118,8 @@ impl Ground {
         let cluster = client(&api);
         let root = Root::new(dir.path().join("kubelet"));
         let driver = Client::new(&endpoint);
-        let (plugins, tasks) = (Plugins::new(), vec![serving]);
-        let ground = Self { api, cluster, plugins, driver, root, stop, tasks, _pool: pool, _dir: dir };
+        let (plugins, serving) = (Plugins::new(), Some(serving));
+        let ground = Self { api, cluster, plugins, driver, root, stop, serving, _pool: pool, _dir: dir };
         ground.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
         ground.register(&endpoint).await;
         ground
@@ -169,7 +170,8 @@ impl Ground {
 
     /// The driver needs no attachments.
     pub async fn without_attach(&self) {
-        let spec = json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
+        let spec =
+            json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
         self.create::<CSIDriver>(None, json!({"metadata": {"name": DRIVER_NAME}, "spec": spec})).await;
     }
 
@@ -181,7 +183,8 @@ impl Ground {
             volume_capabilities: vec![capability(fs, Mode::SingleNodeWriter)],
             ..Default::default()
         };
-        let made = self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
+        let made =
+            self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
         let attributes: Value = made.volume_context.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
         let (mode, size) = (if fs.is_empty() { "Block" } else { "Filesystem" }, format!("{mib}Mi"));
         let modes = json!(["ReadWriteOnce"]);
@@ -208,7 +211,8 @@ impl Ground {
 
     /// A pod with volumes; each is mounted by a container, or is a device in it.
     pub async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
-        let names: Vec<&str> = volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> =
+            volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
         let mounts: Vec<Value> = names
             .iter()
             .filter(|name| !devices.contains(name))
@@ -217,10 +221,11 @@ impl Ground {
         let devices: Vec<Value> =
             devices.iter().map(|name| json!({"name": name, "devicePath": format!("/dev/{name}")})).collect();
         let spec = json!({
-            "nodeName": NODE, "securityContext": context, "volumes": volumes,
+            "nodeName": NODE, "securityContext": context, "volumes": volumes, "automountServiceAccountToken": false,
             "containers": [{"name": "c", "image": "i", "volumeMounts": mounts, "volumeDevices": devices}],
         });
-        let pod = self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
+        let pod =
+            self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 
@@ -312,12 +317,14 @@ pub fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
 }
 
-fn serve(dir: &Path, pool: &Path, stop: CancellationToken) -> (Endpoint, JoinHandle<()>) {
+/// The driver on a thread of its own: it ends when it is told to, whatever the test's own runtime does.
+fn serve(dir: &Path, pool: &Path, stop: CancellationToken) -> (Endpoint, std::thread::JoinHandle<()>) {
     let endpoint: Endpoint = format!("unix://{}", dir.join("csi.sock").display()).parse().unwrap();
     let driver = wharf_driver_local::driver(Arc::new(Linux::new()), Config::new(NODE, pool)).unwrap();
     let at = endpoint.clone();
-    let serving = async move {
-        driver.serve(&at, ServeOptions::default(), stop.cancelled_owned()).await.unwrap();
-    };
-    (endpoint, tokio::spawn(serving))
+    let serving = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(driver.serve(&at, ServeOptions::default(), stop.cancelled_owned())).unwrap();
+    });
+    (endpoint, serving)
 }

@@ -35,7 +35,13 @@ struct Refused {
 }
 
 impl Manager {
-    pub(super) async fn expand(&self, unique: &str, seen: &Seen, pod: &str, plan: Plan) -> Result<(), Trouble> {
+    pub(super) async fn expand(
+        &self,
+        unique: &str,
+        seen: &Seen,
+        pod: &str,
+        plan: Plan,
+    ) -> Result<(), Trouble> {
         let want = self.wanted(seen, pod)?;
         let Source::Persistent { claim, .. } = &want.source else { return Ok(()) };
         let (size, told) = match plan {
@@ -84,7 +90,10 @@ impl Manager {
         let answer = client.node().node_expand_volume(request).await;
         Ok(answer.err().map(|status| {
             let why = Trouble::of_driver(&status, &secrets).message;
-            Refused { code: status.code(), why: format!("Expander.NodeExpand failed to expand the volume : {why}") }
+            Refused {
+                code: status.code(),
+                why: format!("Expander.NodeExpand failed to expand the volume : {why}"),
+            }
         }))
     }
 
@@ -118,7 +127,11 @@ impl Manager {
         if matches!(meaning, Answer::InUse | Answer::Infeasible | Answer::Failed) {
             let patch = write::failed(claim, &why, meaning == Answer::Infeasible, now());
             if let Err(trouble) = self.write_claim(claim, patch).await {
-                tracing::warn!(volume = unique, error = trouble.message, "the claim does not say what failed");
+                tracing::warn!(
+                    volume = unique,
+                    error = trouble.message,
+                    "the claim does not say what failed"
+                );
             }
             self.change(unique, |volume| volume.expansion.refused = true);
         }
@@ -138,7 +151,8 @@ impl Manager {
     }
 
     async fn claim_now(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, Trouble> {
-        let failed = |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
+        let failed =
+            |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
         match self.parts.cluster.get::<PersistentVolumeClaim>(&claim.key()).await {
             Ok(Some(now)) if now.metadata.uid == claim.metadata.uid => Ok(now),
             Ok(_) => Err(failed("it is gone")),
