@@ -5,6 +5,7 @@
 #   sanity   csi-sanity against our drivers
 #   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
+#   up       the README's tour, word for word
 #   slice    the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
@@ -71,10 +72,11 @@ for name in "$@"; do
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
+    up) tier up '^up: ' test/up/run.sh ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak) tier "$name" '^test result: ' "$name" ;;
-    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, cluster, leaks, soak" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, up, slice, differential, cluster, leaks, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
