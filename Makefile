@@ -22,7 +22,7 @@ demo: tools ## take a volume through its whole life on a throwaway pool, and tim
 	hack/demo.sh
 
 test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
-	hack/test.sh cargo sanity clients vm up leaks
+	hack/test.sh cargo sanity clients vm up slice leaks
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
