@@ -2,6 +2,7 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::agent::{self, NodeArgs};
 use crate::apiserver::{self, ApiserverArgs};
 use crate::backup::{self, BackupArgs};
 use crate::controllers::{self, ControllersArgs};
@@ -60,6 +61,7 @@ enum Command {
     Down(DownArgs),
     Explain(ExplainArgs),
     Controllers(ControllersArgs),
+    Node(NodeArgs),
     Driver(DriverArgs),
     Sidecar(Box<SidecarArgs>),
     SnapshotController(Box<SnapshotControllerArgs>),
@@ -78,6 +80,7 @@ impl Cli {
         match self.command {
             Command::Up(_)
             | Command::Controllers(_)
+            | Command::Node(_)
             | Command::Driver(_)
             | Command::Sidecar(_)
             | Command::SnapshotController(_)
@@ -100,6 +103,7 @@ impl Cli {
             Command::Down(args) => down::run(args).await,
             Command::Explain(args) => explain::run(args).await,
             Command::Controllers(args) => controllers::run(args).await,
+            Command::Node(args) => agent::run(args).await,
             Command::Driver(args) => driver::run(args).await,
             Command::Sidecar(args) => sidecar::run(*args).await,
             Command::SnapshotController(args) => sidecar::run_snapshot_controller(*args).await,

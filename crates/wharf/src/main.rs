@@ -1,6 +1,7 @@
 //! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
 //! done, 1 failed, 2 not understood.
 
+mod agent;
 mod apiserver;
 mod backup;
 mod cli;
@@ -35,6 +36,10 @@ use crate::sidecar::{Asked, Environment, Program};
 pub(crate) struct ExitStatus(pub(crate) u8);
 
 fn main() -> ExitCode {
+    // Containers are started through this program: before there is any thread.
+    if let Some(code) = wharf_node::runtime::helper(std::env::args_os()) {
+        return code;
+    }
     match std::env::args_os().next().and_then(|argv0| Program::called(&argv0)) {
         Some(program) => stand_in(program),
         None => {
