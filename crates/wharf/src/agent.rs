@@ -120,7 +120,14 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
     let runtime = containers(root_dir.join("containers"), log_dir, vec![root_dir.clone()])?;
-    let node = Node { cluster, name: name.to_ascii_lowercase(), root: root_dir, runtime, server: None, alone: false };
+    let node = Node {
+        cluster,
+        name: name.to_ascii_lowercase(),
+        root: root_dir,
+        runtime,
+        server: None,
+        alone: false,
+    };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
     node.start(&Gate::new(None, stop.clone()), |name, part| {

@@ -3,9 +3,9 @@
 //! API first, then the drivers, then all who act on objects; and back again. A part that ends by itself ends the whole: it
 //! would be missing, and nobody would know.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,17 @@ use anyhow::Context as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::{Identity, Pki, write_private};
-use wharf_apiserver::rest::{self, Api};
+use wharf_apiserver::rest::{self, Api, PodStreams};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, Events};
+use wharf_cluster::{Cluster, ConnectOptions};
 use wharf_csi::{Client, Endpoint};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, DRIVER_NAME, disk};
 use wharf_linux::{Beneath, Files as _, Linux};
+use wharf_node::pods::Streams;
+use wharf_node::runtime::Runtime;
 use wharf_sidecar::controller::{self, Role};
 use wharf_sidecar::driver::{DriverInfo, describe};
 use wharf_sidecar::process::{self, Sidecar};
@@ -31,7 +33,9 @@ use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_contr
 
 use super::drivers::Described;
 use super::{Place, UpArgs, objects};
+use crate::agent::{self, Node};
 use crate::apiserver::now;
+use crate::controllers::Controller;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 
@@ -99,7 +103,8 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
 
     // The API, and the two ways to it: the node's agent is a node to it, all others may do all.
     let (mut serving, mut driving, mut acting) = (Parts::default(), Parts::default(), Parts::default());
-    let api = serve_api(&args, &place, &mut serving).await?;
+    let runtime = containers(&place, args.pool.as_deref())?;
+    let (api, server) = serve_api(&args, &place, &runtime, &mut serving).await?;
     let cluster = here(&api, &Identity::Admin);
 
     // Drivers, so that it is known what they are.
@@ -133,7 +138,16 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    start_controllers(&cluster, &mut acting);
+    start_controllers(&cluster, &node, &mut acting);
+    let agent = Node {
+        cluster: here(&api, &Identity::Node(node.clone())),
+        name: node,
+        root: place.kubelet(),
+        runtime,
+        server: Some((server.ip().to_string(), server.port())),
+        alone: true,
+    };
+    agent.start(&Gate::new(None, acting.stop.clone()), |name, part| acting.keep(name, part));
     tell(&place)?;
     let ended = tokio::select! {
         error = serving.failed() => Err(error),
@@ -159,14 +173,27 @@ fn lock(place: &Place) -> anyhow::Result<Box<dyn Send + Sync>> {
     Ok(locked)
 }
 
-async fn serve_api(args: &UpArgs, place: &Place, parts: &mut Parts) -> anyhow::Result<Api> {
+/// Containers see nothing of what is ours.
+fn containers(place: &Place, pool: Option<&Path>) -> anyhow::Result<Runtime> {
+    let hidden = [Some(place.path()), pool].into_iter().flatten().map(Path::to_owned).collect();
+    agent::containers(place.path().join("containers"), place.path().join("logs"), hidden)
+}
+
+async fn serve_api(
+    args: &UpArgs,
+    place: &Place,
+    runtime: &Runtime,
+    parts: &mut Parts,
+) -> anyhow::Result<(Api, SocketAddr)> {
     let dir = place.api();
     let store =
         Store::open(&dir, store::Options::default()).with_context(|| format!("open {}", dir.display()))?;
     let pki = Arc::new(Pki::open_or_make(&dir, now())?);
     let server = Server::bind(args.listen).await?;
-    let url = server.url();
-    let api = Api::new(store, pki.access()?, rest::Options { base: url.clone(), ..rest::Options::default() });
+    let (url, address) = (server.url(), server.address());
+    let streams: Arc<dyn PodStreams> = Arc::new(Streams::new(runtime.clone()));
+    let options = rest::Options { base: url.clone(), streams: Some(streams), ..rest::Options::default() };
+    let api = Api::new(store, pki.access()?, options);
     api.prepare().await.context("make the first namespaces")?;
     let kubeconfig = pki.kubeconfig(&Identity::Admin, &url, now())?;
     write_private(&place.kubeconfig(), kubeconfig.as_bytes()).context("write the kubeconfig")?;
@@ -179,7 +206,7 @@ async fn serve_api(args: &UpArgs, place: &Place, parts: &mut Parts) -> anyhow::R
             () = stop.cancelled() => {}
         }
     });
-    Ok(api)
+    Ok((api, address))
 }
 
 /// The API in this process, as this one sees it.
@@ -274,9 +301,11 @@ fn sidecar_of(
     }
 }
 
-fn start_controllers(cluster: &Cluster, parts: &mut Parts) {
-    let _ = (cluster, parts, Gate::new(None, CancellationToken::new()), BTreeSet::<Role>::new());
-    let _ = Events::start;
+fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
+    let gate = Gate::new(None, parts.stop.clone());
+    for controller in Controller::ALL {
+        parts.keep(controller.name(), controller.run(cluster.clone(), gate.clone(), node.to_owned()));
+    }
 }
 
 /// Says that it is up, and what to type next.
