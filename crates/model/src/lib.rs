@@ -34,6 +34,7 @@ pub mod snapshot;
 mod time;
 pub mod topology;
 pub mod volume;
+mod volume_name;
 pub mod whole;
 mod words;
 
@@ -57,3 +58,4 @@ pub use secret::Secret;
 pub use snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 pub use time::Time;
 pub use volume::{PersistentVolume, SecretRef};
+pub use volume_name::VolumeName;
