@@ -183,7 +183,8 @@ impl Scheduler {
         });
         let volumes: Store<PersistentVolume> = cluster.store(all());
         volumes.index(RESERVED, |volume| matching::reserved_for(volume).into_iter().collect());
-        volumes.index(OFFERED, |volume| matching::offered_in(volume).map(str::to_owned).into_iter().collect());
+        volumes
+            .index(OFFERED, |volume| matching::offered_in(volume).map(str::to_owned).into_iter().collect());
         let capacities: Store<CSIStorageCapacity> = cluster.store(all());
         capacities.index(BY_CLASS, |capacity| vec![capacity.storage_class_name.clone()]);
         let attachments: Store<VolumeAttachment> = cluster.store(all());

@@ -83,16 +83,25 @@ impl Scheduler {
             let view = self.look_at_binding(pod, node, plan, &written);
             match decide(&view) {
                 Step::PreBind(index) => {
-                    let Binding { volume: Some(volume), claim: Some(claim), .. } = &view.bindings[index] else {
+                    let Binding { volume: Some(volume), claim: Some(claim), .. } = &view.bindings[index]
+                    else {
                         continue;
                     };
-                    if self.write::<PersistentVolume>(&volume.metadata, pre_bound(volume, claim)).await.map_err(failed)? {
+                    if self
+                        .write::<PersistentVolume>(&volume.metadata, pre_bound(volume, claim))
+                        .await
+                        .map_err(failed)?
+                    {
                         written.bindings.insert(index);
                     }
                 }
                 Step::Select(index) => {
                     let Some(claim) = &view.provisions[index].claim else { continue };
-                    if self.write::<PersistentVolumeClaim>(&claim.metadata, selecting(claim, node)).await.map_err(failed)? {
+                    if self
+                        .write::<PersistentVolumeClaim>(&claim.metadata, selecting(claim, node))
+                        .await
+                        .map_err(failed)?
+                    {
                         written.provisions.insert(index);
                     }
                 }
@@ -158,7 +167,8 @@ impl Scheduler {
         };
         let labels = self.nodes.get(&Key::cluster(node)).map(|node| BTreeMap::from(&node.metadata.labels));
         View {
-            waits: now.is_some_and(|now| !now.metadata.is_deleting() && now.spec.node_name == pod.spec.node_name),
+            waits: now
+                .is_some_and(|now| !now.metadata.is_deleting() && now.spec.node_name == pod.spec.node_name),
             node: node.to_owned(),
             labels,
             bindings: plan.bindings.iter().enumerate().map(binding).collect(),

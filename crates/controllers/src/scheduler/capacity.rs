@@ -106,7 +106,10 @@ fn best<'a, 'b>(
 
 /// Whether the place is one that the capacity is about; one without topology is nowhere.
 fn is_reached(capacity: &CSIStorageCapacity, labels: &BTreeMap<String, String>) -> bool {
-    capacity.node_topology.as_ref().is_some_and(|selector| selector.matches(|key| labels.get(key).map(String::as_str)))
+    capacity
+        .node_topology
+        .as_ref()
+        .is_some_and(|selector| selector.matches(|key| labels.get(key).map(String::as_str)))
 }
 
 #[cfg(test)]

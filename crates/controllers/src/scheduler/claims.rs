@@ -53,17 +53,22 @@ pub(super) fn sort(view: &View) -> Result<Sorted, Stop> {
     for volume in &pod.spec.volumes {
         let Some(name) = pod.claim_of(volume) else { continue };
         let Some(claim) = view.claims.get(&name) else {
-            return refused(format!("waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"));
+            return refused(format!(
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
+            ));
         };
         if claim.status.phase == ClaimPhase::Lost {
             let volume = &claim.spec.volume_name;
-            return refused(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"));
+            return refused(format!(
+                "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+            ));
         }
         if claim.metadata.is_deleting() {
             return refused(format!("persistentvolumeclaim {name:?} is being deleted"));
         }
         if volume.persistent_volume_claim.is_none() && !is_of(pod, claim) {
-            let (namespace, pod) = (pod.metadata.namespace.as_deref().unwrap_or_default(), &pod.metadata.name);
+            let (namespace, pod) =
+                (pod.metadata.namespace.as_deref().unwrap_or_default(), &pod.metadata.name);
             return refused(format!(
                 "PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"
             ));
@@ -108,7 +113,8 @@ fn zones_are_known(view: &View) -> Result<(), Stop> {
 
 /// Whether a claim that is for one pod alone is another pod's already.
 pub(super) fn is_taken(view: &View) -> bool {
-    let alone = |claim: &PersistentVolumeClaim| claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod);
+    let alone =
+        |claim: &PersistentVolumeClaim| claim.spec.access_modes.contains(&AccessMode::ReadWriteOncePod);
     let by_name = view.pod.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_ref());
     by_name
         .filter_map(|volume| view.claims.get(&volume.claim_name))

@@ -74,7 +74,12 @@ pub(super) fn decide(view: &View) -> Step {
     }
     // Ties go to the first by name, so that the same cluster gives the same answer.
     let best = |(place, _): &(&Place, Plan)| {
-        (fit::unwelcome(&view.pod, place), Reverse(fit::room(&asked, place)), place.pods, place.name().to_owned())
+        (
+            fit::unwelcome(&view.pod, place),
+            Reverse(fit::room(&asked, place)),
+            place.pods,
+            place.name().to_owned(),
+        )
     };
     match fitting.into_iter().min_by_key(best) {
         Some((place, plan)) => Step::Place { node: place.name().to_owned(), plan },

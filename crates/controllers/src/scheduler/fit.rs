@@ -17,7 +17,8 @@ pub(super) const TOO_MANY_PODS: &str = "Too many pods";
 
 /// Whether the node takes new pods, or the pod does not mind.
 pub(super) fn takes_pods(pod: &Pod, place: &Place) -> bool {
-    let taint = Taint { key: UNSCHEDULABLE_TAINT.to_owned(), value: String::new(), effect: "NoSchedule".to_owned() };
+    let taint =
+        Taint { key: UNSCHEDULABLE_TAINT.to_owned(), value: String::new(), effect: "NoSchedule".to_owned() };
     !place.node.spec.unschedulable || tolerates(pod, &taint)
 }
 
@@ -50,7 +51,8 @@ fn tolerates(pod: &Pod, taint: &Taint) -> bool {
 pub(super) fn is_selected(pod: &Pod, place: &Place) -> bool {
     let labels = pod.spec.node_selector.iter().all(|(key, value)| place.labels.get(key) == Some(value));
     let affinity = pod.spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
-    let required = affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
+    let required =
+        affinity.and_then(|affinity| affinity.required_during_scheduling_ignored_during_execution.as_ref());
     labels && required.is_none_or(|required| selects(required, place.name(), &place.labels))
 }
 
@@ -103,7 +105,12 @@ mod tests {
             ("NoExecute keeps off", taint("NoExecute"), json!([]), false),
             ("PreferNoSchedule does not", taint("PreferNoSchedule"), json!([]), true),
             ("equal by default", taint("NoSchedule"), json!([{"key": "k", "value": "v"}]), true),
-            ("another value", taint("NoSchedule"), json!([{"key": "k", "operator": "Equal", "value": "w"}]), false),
+            (
+                "another value",
+                taint("NoSchedule"),
+                json!([{"key": "k", "operator": "Equal", "value": "w"}]),
+                false,
+            ),
             ("exists", taint("NoSchedule"), json!([{"key": "k", "operator": "Exists"}]), true),
             ("another key", taint("NoSchedule"), json!([{"key": "l", "operator": "Exists"}]), false),
             ("all keys", taint("NoExecute"), json!([{"operator": "Exists"}]), true),
@@ -113,7 +120,12 @@ mod tests {
                 json!([{"key": "k", "operator": "Exists", "effect": "NoExecute"}]),
                 false,
             ),
-            ("an operator of later days", taint("NoSchedule"), json!([{"key": "k", "operator": "Gt"}]), false),
+            (
+                "an operator of later days",
+                taint("NoSchedule"),
+                json!([{"key": "k", "operator": "Gt"}]),
+                false,
+            ),
             (
                 "a node that is not ready, and a pod that waits for it to fail",
                 json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]),
@@ -146,18 +158,34 @@ mod tests {
     #[test]
     fn selection() {
         let node = place(json!({"metadata": {"name": "n1", "labels": {"zone": "a", "disk": "ssd"}}}));
-        let affinity = |terms: Value| {
-            json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}})
-        };
+        let affinity = |terms: Value| json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}});
         for (spec, expected) in [
             (json!({}), true),
             (json!({"affinity": {}}), true),
             (json!({"nodeSelector": {"zone": "a", "disk": "ssd"}}), true),
             (json!({"nodeSelector": {"zone": "a", "disk": "hdd"}}), false),
-            (affinity(json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}])), true),
-            (affinity(json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}])), false),
-            (affinity(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}])), true),
-            (affinity(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}])), false),
+            (
+                affinity(json!([{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}])),
+                true,
+            ),
+            (
+                affinity(
+                    json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]),
+                ),
+                false,
+            ),
+            (
+                affinity(
+                    json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}]),
+                ),
+                true,
+            ),
+            (
+                affinity(
+                    json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]),
+                ),
+                false,
+            ),
             (affinity(json!([])), false),
         ] {
             assert_eq!(is_selected(&pod(json!({"spec": spec.clone()})), &node), expected, "{spec}");
@@ -167,7 +195,9 @@ mod tests {
     /// co.md 1.5: requests against allocatable.
     #[test]
     fn resources() {
-        let mut node = place(json!({"status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3", "x.io/gpu": "1"}}}));
+        let mut node = place(
+            json!({"status": {"allocatable": {"cpu": "2", "memory": "1Gi", "pods": "3", "x.io/gpu": "1"}}}),
+        );
         node.pods = 1;
         node.requested = [("cpu".to_owned(), 1500), ("memory".to_owned(), 1 << 29)].into();
         let lacking = |asked: &[(&str, i64)]| {
@@ -175,13 +205,19 @@ mod tests {
         };
         assert_eq!(lacking(&[]), [""; 0]);
         assert_eq!(lacking(&[("cpu", 500), ("memory", 1 << 29), ("x.io/gpu", 1)]), [""; 0]);
-        assert_eq!(lacking(&[("cpu", 501), ("memory", (1 << 29) + 1)]), ["Insufficient cpu", "Insufficient memory"]);
+        assert_eq!(
+            lacking(&[("cpu", 501), ("memory", (1 << 29) + 1)]),
+            ["Insufficient cpu", "Insufficient memory"]
+        );
         assert_eq!(lacking(&[("x.io/gpu", 2)]), ["Insufficient x.io/gpu"]);
         assert_eq!(lacking(&[("ephemeral-storage", 1)]), ["Insufficient ephemeral-storage"]);
         assert_eq!(lacking(&[("ephemeral-storage", 0)]), [""; 0]);
         node.pods = 3;
         assert_eq!(lacks(&Requests::new(), &node), ["Too many pods"]);
         // A node that says nothing has no room.
-        assert_eq!(lacks(&Requests::new(), &place(json!({"status": {"allocatable": {}}}))), ["Too many pods"]);
+        assert_eq!(
+            lacks(&Requests::new(), &place(json!({"status": {"allocatable": {}}}))),
+            ["Too many pods"]
+        );
     }
 }

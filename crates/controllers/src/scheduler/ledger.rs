@@ -79,7 +79,9 @@ impl Ledger {
 
     fn of(&mut self, pod: &Pod) -> Option<&mut Promise> {
         // Another pod of that name has promises of its own.
-        self.promises.get_mut(&pod.metadata.key()).filter(|promise| promise.pod.metadata.uid == pod.metadata.uid)
+        self.promises
+            .get_mut(&pod.metadata.key())
+            .filter(|promise| promise.pod.metadata.uid == pod.metadata.uid)
     }
 
     /// Pods on their way to a node.
@@ -90,7 +92,9 @@ impl Ledger {
     /// Pods that use a claim, but this one.
     pub(super) fn uses(&self, namespace: Option<&str>, claim: &str, but: &Key) -> bool {
         self.promises.iter().any(|(key, promise)| {
-            key != but && key.namespace.as_deref() == namespace && promise.pod.claims().any(|name| name == claim)
+            key != but
+                && key.namespace.as_deref() == namespace
+                && promise.pod.claims().any(|name| name == claim)
         })
     }
 

@@ -169,7 +169,10 @@ impl Scheduler {
         }
         let csi_node = self.csi_nodes.get(&Key::cluster(name));
         let limited = csi_node.as_ref().is_some_and(|node| {
-            node.spec.drivers.iter().any(|driver| driver.allocatable.is_some_and(|limit| limit.count.is_some()))
+            node.spec
+                .drivers
+                .iter()
+                .any(|driver| driver.allocatable.is_some_and(|limit| limit.count.is_some()))
         });
         let (volumes, attached) = match given.filter(|_| limited) {
             Some(given) => {

@@ -28,7 +28,9 @@ impl Scheduler {
             return;
         }
         let now_known = self.pods.get(&pod.metadata.key());
-        let Some(patch) = condition(now_known.as_deref().unwrap_or(pod), reason, message, now()) else { return };
+        let Some(patch) = condition(now_known.as_deref().unwrap_or(pod), reason, message, now()) else {
+            return;
+        };
         match self.context.cluster.patch(&Pod::API, &pod.metadata.key(), Some("status"), patch).await {
             Ok(_) | Err(ApiError::NotFound(_)) => {}
             Err(error) => tracing::warn!(%error, "cannot write why a pod has no node"),

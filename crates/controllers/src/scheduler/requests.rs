@@ -73,7 +73,8 @@ mod tests {
     /// co.md 1.5 "resources": requests as the sidecar KEP counts them.
     #[test]
     fn what_a_pod_asks_for() {
-        let container = |cpu: &str, memory: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}});
+        let container =
+            |cpu: &str, memory: &str| json!({"resources": {"requests": {"cpu": cpu, "memory": memory}}});
         let always = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
         for (rule, spec, expected) in [
             ("nothing", json!({"containers": [{}]}), json!({})),

@@ -114,7 +114,8 @@ pub(super) fn on(node: &str) -> Value {
 }
 
 pub(super) fn class(name: &str, more: Value) -> Arc<StorageClass> {
-    let base = json!({"metadata": {"name": name}, "provisioner": "d", "volumeBindingMode": "WaitForFirstConsumer"});
+    let base =
+        json!({"metadata": {"name": name}, "provisioner": "d", "volumeBindingMode": "WaitForFirstConsumer"});
     read(over(base, more))
 }
 

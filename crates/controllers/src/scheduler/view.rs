@@ -7,7 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{
+    CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass,
+};
 
 use super::requests::Requests;
 use super::{CapacityCheck, DriverCheck};
@@ -99,7 +101,10 @@ pub(super) fn handle(
 ) -> Option<Handle> {
     if let Some(volume) = volume {
         let csi = volume.spec.csi.as_ref()?;
-        return Some(Handle { driver: csi.driver.clone(), volume: Counted::Volume(csi.volume_handle.clone()) });
+        return Some(Handle {
+            driver: csi.driver.clone(),
+            volume: Counted::Volume(csi.volume_handle.clone()),
+        });
     }
     let driver = class?.provisioner.clone();
     let claim = claim.metadata.key().to_string();

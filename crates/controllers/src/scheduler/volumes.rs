@@ -145,7 +145,10 @@ fn matching(
 }
 
 /// The class by which a claim's volume is made.
-pub(super) fn class_of<'a>(view: &'a View, claim: &PersistentVolumeClaim) -> Result<&'a StorageClass, String> {
+pub(super) fn class_of<'a>(
+    view: &'a View,
+    claim: &PersistentVolumeClaim,
+) -> Result<&'a StorageClass, String> {
     let Some(name) = claim.class().filter(|name| !name.is_empty()) else {
         return Err(format!("no class for claim {:?}", claim.metadata.key().to_string()));
     };

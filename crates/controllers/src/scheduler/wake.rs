@@ -16,15 +16,8 @@ pub(super) type Helps = &'static [Cause];
 /// It helps nobody.
 const NOBODY: Helps = &[];
 /// It may help anybody.
-pub(super) const ALL: Helps = &[
-    Cause::Node,
-    Cause::Resources,
-    Cause::Claims,
-    Cause::InUse,
-    Cause::Limits,
-    Cause::Volumes,
-    Cause::Zone,
-];
+pub(super) const ALL: Helps =
+    &[Cause::Node, Cause::Resources, Cause::Claims, Cause::InUse, Cause::Limits, Cause::Volumes, Cause::Zone];
 /// A place on a node is to be had again.
 pub(super) const LEFT: Helps = &[Cause::Resources, Cause::InUse, Cause::Limits, Cause::Volumes];
 
@@ -125,7 +118,12 @@ mod tests {
         let table = [
             ("new", None, Some(base()), true),
             ("gone", Some(base()), None, false),
-            ("a heartbeat", Some(base()), Some(node(json!({"status": {"conditions": [{"type": "Ready"}]}}))), false),
+            (
+                "a heartbeat",
+                Some(base()),
+                Some(node(json!({"status": {"conditions": [{"type": "Ready"}]}}))),
+                false,
+            ),
             ("a label", Some(base()), Some(node(json!({"metadata": {"labels": {"a": "b"}}}))), true),
             ("uncordoned", Some(node(json!({"spec": {"unschedulable": true}}))), Some(base()), true),
             ("a taint goes", Some(node(json!({"spec": {"taints": [{"key": "k"}]}}))), Some(base()), true),
@@ -220,9 +218,19 @@ mod tests {
             ("set", Some(room(null(), null())), Some(room(json!("1Gi"), null())), true),
             ("more", Some(room(json!("1Gi"), null())), Some(room(json!("2Gi"), null())), true),
             ("larger", Some(room(json!("1Gi"), json!("1Gi"))), Some(room(json!("1Gi"), json!("2Gi"))), true),
-            ("the same", Some(room(json!("1Gi"), json!("1Gi"))), Some(room(json!("1Gi"), json!("1Gi"))), false),
+            (
+                "the same",
+                Some(room(json!("1Gi"), json!("1Gi"))),
+                Some(room(json!("1Gi"), json!("1Gi"))),
+                false,
+            ),
             ("less", Some(room(json!("2Gi"), null())), Some(room(json!("1Gi"), null())), false),
-            ("smaller", Some(room(json!("2Gi"), json!("2Gi"))), Some(room(json!("2Gi"), json!("1Gi"))), false),
+            (
+                "smaller",
+                Some(room(json!("2Gi"), json!("2Gi"))),
+                Some(room(json!("2Gi"), json!("1Gi"))),
+                false,
+            ),
             ("gone", Some(room(json!("2Gi"), null())), None, false),
         ] {
             assert_eq!(!by_capacity(&change(old, new)).is_empty(), helps, "{rule}");

@@ -72,7 +72,8 @@ mod tests {
             ("a label that says nothing", json!({ZONE: "a__"}), json!({ZONE: "b"}), true),
         ] {
             let labelled = |labels: Value| json!({"metadata": {"labels": labels}});
-            let mut view = view(pod(json!({"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}})));
+            let mut view =
+                view(pod(json!({"spec": {"volumes": [{"persistentVolumeClaim": {"claimName": "c"}}]}})));
             view.claims.insert("c".into(), claim("c", json!({"spec": {"volumeName": "v"}})));
             view.volumes.insert("v".into(), volume("v", labelled(volume_labels)));
             assert_eq!(is_there(&view, &place(labelled(node_labels))), expected, "{rule}");

@@ -199,7 +199,9 @@ async fn many_at_once() {
 async fn room_is_promised_once() {
     for (check, apart) in [(CapacityCheck::Summed, true), (CapacityCheck::PerClaim, false)] {
         let world = World::new().await;
-        world.make::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": true}})).await;
+        world
+            .make::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": true}}))
+            .await;
         for node in ["n1", "n2"] {
             world.node(node, None).await;
             world
@@ -212,7 +214,8 @@ async fn room_is_promised_once() {
         // Else the second would go to the emptier node anyway.
         let away = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
         world.patch::<Node>(&Key::cluster("n2"), None, away).await;
-        let claims = [world.claim("a", MADE, "ReadWriteOnce").await, world.claim("b", MADE, "ReadWriteOnce").await];
+        let claims =
+            [world.claim("a", MADE, "ReadWriteOnce").await, world.claim("b", MADE, "ReadWriteOnce").await];
         world.pod("a", &["a"], json!({})).await;
         world.pod("b", &["b"], json!({})).await;
         let scheduler = world.schedule(Settings { capacity: check, ..Settings::default() });

@@ -106,11 +106,17 @@ impl World {
         self.make::<Node>(json!({"metadata": {"name": name, "labels": labels}})).await;
         let key = Key::cluster(name);
         let allocatable = json!({"cpu": "4", "memory": "4Gi", "pods": "110"});
-        self.patch::<Node>(&key, Some("status"), json!({"status": {"capacity": allocatable, "allocatable": allocatable}})).await;
+        self.patch::<Node>(
+            &key,
+            Some("status"),
+            json!({"status": {"capacity": allocatable, "allocatable": allocatable}}),
+        )
+        .await;
         // A node is born with the taint of one that is not ready.
         self.patch::<Node>(&key, None, json!({"spec": {"taints": null}})).await;
         let allocatable = limit.map(|count| json!({"count": count}));
-        let driver = json!({"name": DRIVER, "nodeID": name, "topologyKeys": ["host"], "allocatable": allocatable});
+        let driver =
+            json!({"name": DRIVER, "nodeID": name, "topologyKeys": ["host"], "allocatable": allocatable});
         self.make::<CSINode>(json!({"metadata": {"name": name}, "spec": {"drivers": [driver]}})).await;
     }
 
@@ -138,11 +144,17 @@ impl World {
             },
         }))
         .await;
-        self.patch::<PersistentVolume>(&Key::cluster(name), Some("status"), json!({"status": {"phase": "Available"}})).await;
+        self.patch::<PersistentVolume>(
+            &Key::cluster(name),
+            Some("status"),
+            json!({"status": {"phase": "Available"}}),
+        )
+        .await;
     }
 
     pub(crate) async fn pod(&self, name: &str, claims: &[&str], spec: Value) -> Key {
-        let volumes = claims.iter().map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}));
+        let volumes =
+            claims.iter().map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}));
         let mut body = json!({"metadata": {"name": name}, "spec": {
             "containers": [{"name": "c", "image": "i"}], "volumes": volumes.collect::<Vec<_>>(),
         }});
@@ -236,7 +248,9 @@ impl World {
             while let Some(notice) = changes.next().await {
                 let Notice::Change(change) = notice else { continue };
                 let Some(volume) = change.new else { continue };
-                let Some(claim) = volume.spec.claim_ref.as_ref().filter(|claim| !claim.uid.is_empty()) else { continue };
+                let Some(claim) = volume.spec.claim_ref.as_ref().filter(|claim| !claim.uid.is_empty()) else {
+                    continue;
+                };
                 let now = cluster.get::<PersistentVolumeClaim>(&claim.key()).await.unwrap();
                 if now.is_some_and(|now| now.spec.volume_name.is_empty()) {
                     bind(&cluster, &claim.key(), &volume.metadata.name).await;

@@ -125,7 +125,8 @@ fn check(view: &View) -> Result<bool, String> {
     let Some(labels) = &view.labels else {
         return Err(format!("failed to get node {node:?}: node {node:?} not found"));
     };
-    let reached = |volume: &PersistentVolume| match reaches(volume.spec.node_affinity.as_ref(), node, labels) {
+    let reached = |volume: &PersistentVolume| match reaches(volume.spec.node_affinity.as_ref(), node, labels)
+    {
         true => Ok(()),
         false => Err(format!(
             "pv {:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms",

@@ -25,7 +25,10 @@ fn asking(sizes: &[&str], capacities: Vec<Arc<CSIStorageCapacity>>, check: Capac
         claim(&format!("c{index}"), json!({"spec": {"resources": {"requests": {"storage": size}}}}))
     });
     let mut view = view_of(claims.collect());
-    view.drivers.insert("d".into(), Arc::new(serde_json::from_value(json!({"spec": {"storageCapacity": true}})).unwrap()));
+    view.drivers.insert(
+        "d".into(),
+        Arc::new(serde_json::from_value(json!({"spec": {"storageCapacity": true}})).unwrap()),
+    );
     view.capacities = capacities;
     view.rules.capacity = check;
     view
@@ -48,7 +51,15 @@ fn one_claim() {
             ("nowhere", vec![], false),
             ("elsewhere", vec![room(json!({"matchLabels": {"host": "n2"}}), json!("1Gi"), null())], false),
             ("no place at all", vec![room(null(), json!("1Gi"), null())], false),
-            ("a selector that nobody understands", vec![room(json!({"matchExpressions": [{"key": "host", "operator": "Near"}]}), json!("1Gi"), null())], false),
+            (
+                "a selector that nobody understands",
+                vec![room(
+                    json!({"matchExpressions": [{"key": "host", "operator": "Near"}]}),
+                    json!("1Gi"),
+                    null(),
+                )],
+                false,
+            ),
             ("one of several", vec![here("1Mi"), here("1Gi")], true),
             ("too little", vec![here("1023Mi")], false),
             ("no volume so large", vec![room(all(), json!("9Gi"), json!("1Mi"))], false),
@@ -80,10 +91,18 @@ fn several_claims() {
         ("each fits, both do not", &["1Gi", "1Gi"], vec![here("1Gi")], false),
         ("in two pools", &["1Gi", "1Gi"], vec![here("1Gi"), here("1Gi")], true),
         ("the large one where it fits", &["1Gi", "3Gi"], vec![here("3Gi"), here("1Gi")], true),
-        ("nobody says how much in all", &["1Gi", "1Gi"], vec![room(json!({}), json!(null), json!("1Gi"))], true),
+        (
+            "nobody says how much in all",
+            &["1Gi", "1Gi"],
+            vec![room(json!({}), json!(null), json!("1Gi"))],
+            true,
+        ),
     ] {
         assert_eq!(fits(&asking(sizes, capacities.clone(), CapacityCheck::Summed)), summed, "{rule}");
-        assert!(fits(&asking(sizes, capacities, CapacityCheck::PerClaim)), "{rule}: upstream looks at each alone");
+        assert!(
+            fits(&asking(sizes, capacities, CapacityCheck::PerClaim)),
+            "{rule}: upstream looks at each alone"
+        );
     }
 }
 
@@ -91,13 +110,19 @@ fn several_claims() {
 #[test]
 fn claims_in_flight() {
     let host = |name: &str| [("host".to_owned(), name.to_owned())].into();
-    let promised = |size: i64, class: &str, node: &str| InFlight { class: class.into(), size, labels: host(node) };
+    let promised =
+        |size: i64, class: &str, node: &str| InFlight { class: class.into(), size, labels: host(node) };
     for (rule, capacities, in_flight, expected) in [
         ("room for both", vec![here("2Gi")], vec![promised(GI, "wait", "n1")], true),
         ("room for one", vec![here("1Gi")], vec![promised(GI, "wait", "n1")], false),
         ("another class", vec![here("1Gi")], vec![promised(GI, "other", "n1")], true),
         ("another place", vec![here("1Gi")], vec![promised(GI, "wait", "n2")], true),
-        ("the smaller pool will do for it", vec![here("3Gi"), here("1Gi")], vec![promised(GI, "wait", "n1")], true),
+        (
+            "the smaller pool will do for it",
+            vec![here("3Gi"), here("1Gi")],
+            vec![promised(GI, "wait", "n1")],
+            true,
+        ),
         ("promised more than there is", vec![here("1Gi")], vec![promised(9 * GI, "wait", "n1")], false),
     ] {
         let mut view = asking(&["1Gi"], capacities, CapacityCheck::Summed);

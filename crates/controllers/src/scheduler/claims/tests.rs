@@ -98,10 +98,12 @@ fn claims_that_will_not_do() {
 /// co.md 1.5 "PreFilter: ephemeral ownership check".
 #[test]
 fn ephemeral_claims() {
-    let ephemeral = || pod(json!({"spec": {"volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {}}}]}}));
+    let ephemeral =
+        || pod(json!({"spec": {"volumes": [{"name": "e", "ephemeral": {"volumeClaimTemplate": {}}}]}}));
     let owned = |uid: &str, controller: Value| {
         let mut view = view(ephemeral());
-        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller});
+        let owner =
+            json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller});
         view.claims.insert("p-e".into(), claim("p-e", json!({"metadata": {"ownerReferences": [owner]}})));
         view
     };
@@ -110,7 +112,8 @@ fn ephemeral_claims() {
         "waiting for ephemeral volume controller to create the persistentvolumeclaim \"p-e\""
     );
     assert_eq!(names(&sort(&owned("pod-uid", json!(true))).unwrap().delayed), ["p-e"]);
-    for view in [owned("another", json!(true)), owned("pod-uid", json!(false)), owned("pod-uid", json!(null))] {
+    for view in [owned("another", json!(true)), owned("pod-uid", json!(false)), owned("pod-uid", json!(null))]
+    {
         assert_eq!(refused(&view), "PVC ns/p-e was not created for pod ns/p (pod is not owner)");
     }
     // The volume behind it may be missing: that is said of the node.

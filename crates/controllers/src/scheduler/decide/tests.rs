@@ -35,7 +35,8 @@ fn reasons_are_counted() {
     ]}})));
     assert_eq!(refusal(&view), ("no nodes available to schedule pods".into(), vec![Cause::Node]));
     let ssd = || json!({"metadata": {"labels": {"disk": "ssd"}}});
-    let tainted = json!({"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}});
+    let tainted =
+        json!({"spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}});
     view.places = vec![
         at("n1", json!({})),
         at("n2", json!({})),
@@ -67,7 +68,8 @@ fn volumes_refuse() {
         (
             "ReadWriteOncePod",
             {
-                let mut view = view_of(vec![claim("c", json!({"spec": {"accessModes": ["ReadWriteOncePod"]}}))]);
+                let mut view =
+                    view_of(vec![claim("c", json!({"spec": {"accessModes": ["ReadWriteOncePod"]}}))]);
                 view.used.insert("c".into());
                 view
             },
@@ -91,7 +93,8 @@ fn volumes_refuse() {
                 let mut view = view_of(vec![bound("c", "v")]);
                 let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "a"}}});
                 view.volumes.insert("v".into(), volume("v", zone));
-                view.places = vec![at("n1", json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}))];
+                view.places =
+                    vec![at("n1", json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "b"}}}))];
                 view
             },
             "0/1 nodes are available: 1 node(s) had no available volume zone.",
@@ -183,7 +186,10 @@ fn pods_that_were_put_on_a_node() {
     settled.places = vec![at("n1", json!({}))];
     assert_eq!(decide(&settled), Step::Leave);
 
-    let mut elsewhere = by_hand(vec![claim("c", json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n2"}}}))]);
+    let mut elsewhere = by_hand(vec![claim(
+        "c",
+        json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "n2"}}}),
+    )]);
     elsewhere.places = vec![at("n1", json!({}))];
     let message = "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.";
     assert_eq!(refusal(&elsewhere), (message.into(), vec![Cause::Volumes]));

@@ -123,7 +123,10 @@ fn a_driver_has_to_be_there() {
         ("no volumes", with(&[]), without(), None),
     ] {
         assert_eq!(refusal(&view, &place).as_deref(), expected, "{rule}");
-        let upstream = View { rules: super::super::view::Rules { drivers: DriverCheck::Upstream, ..view.rules }, ..view };
+        let upstream = View {
+            rules: super::super::view::Rules { drivers: DriverCheck::Upstream, ..view.rules },
+            ..view
+        };
         assert_eq!(refusal(&upstream, &place), None, "{rule}: upstream");
     }
     let mut elsewhere = unbound();

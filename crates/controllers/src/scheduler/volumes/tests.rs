@@ -90,7 +90,8 @@ fn volumes_that_are_there() {
         "no volume for two"
     );
 
-    let mixed = fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[small.clone(), volume("own", on("n1"))]);
+    let mixed =
+        fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[small.clone(), volume("own", on("n1"))]);
     assert_eq!(plan(&mixed).0, pairs(&[("small", "a")]));
     let no_match = fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[far, volume("own", on("n2"))]);
     assert_eq!(found(&no_match), Found::Conflicts(vec![UNREACHABLE, NO_VOLUME]));

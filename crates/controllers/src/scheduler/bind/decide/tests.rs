@@ -58,7 +58,10 @@ fn what_is_written_and_in_which_order() {
         ("volumes first", view(vec![fresh()], vec![to_provision()]), Step::PreBind(0)),
         (
             "then claims",
-            view(vec![binding(Some(volume("v", given("c-uid"))), Some(claim("c", json!({}))), true)], vec![to_provision()]),
+            view(
+                vec![binding(Some(volume("v", given("c-uid"))), Some(claim("c", json!({}))), true)],
+                vec![to_provision()],
+            ),
             Step::Select(0),
         ),
         ("reserved by hand", view(of_volume(given("")), vec![]), Step::PreBind(0)),
@@ -99,7 +102,9 @@ fn what_is_written_and_in_which_order() {
 /// co.md 1.5 "wait loop": what it waits for, and what it fails on.
 #[test]
 fn bindings_are_checked() {
-    let one = |volume_says: Value, claim: Arc<_>| view(vec![binding(Some(volume("v", volume_says)), Some(claim), true)], vec![]);
+    let one = |volume_says: Value, claim: Arc<_>| {
+        view(vec![binding(Some(volume("v", volume_says)), Some(claim), true)], vec![])
+    };
     let waiting = || claim("c", json!({}));
     for (rule, view, expected) in [
         ("bound", one(given("c-uid"), bound("c", "v")), Step::Done),
@@ -110,7 +115,11 @@ fn bindings_are_checked() {
             Step::Wait,
         ),
         ("taken back", one(json!({}), waiting()), fail("binding volumes: ClaimRef got reset for pv \"v\"")),
-        ("taken back half", one(given(""), waiting()), fail("binding volumes: ClaimRef got reset for pv \"v\"")),
+        (
+            "taken back half",
+            one(given(""), waiting()),
+            fail("binding volumes: ClaimRef got reset for pv \"v\""),
+        ),
         (
             "the volume is gone",
             view(vec![binding(None, Some(waiting()), true)], vec![]),
@@ -119,12 +128,16 @@ fn bindings_are_checked() {
         (
             "the claim is gone",
             view(vec![binding(Some(volume("v", given("c-uid"))), None, true)], vec![]),
-            fail("binding volumes: failed to check binding: could not find v1.PersistentVolumeClaim \"ns/c\""),
+            fail(
+                "binding volumes: failed to check binding: could not find v1.PersistentVolumeClaim \"ns/c\"",
+            ),
         ),
         (
             "out of reach",
             one(over(given("c-uid"), on("n2")), bound("c", "v")),
-            fail("binding volumes: pv \"v\" node affinity doesn't match node \"n1\": no matching NodeSelectorTerms"),
+            fail(
+                "binding volumes: pv \"v\" node affinity doesn't match node \"n1\": no matching NodeSelectorTerms",
+            ),
         ),
         (
             "the node is gone",
@@ -148,7 +161,9 @@ fn provisions_are_checked() {
         (
             "the claim is gone",
             view(vec![], vec![provision(None, None, true)]),
-            fail("binding volumes: failed to check provisioning pvc: could not find v1.PersistentVolumeClaim \"ns/c\""),
+            fail(
+                "binding volumes: failed to check provisioning pvc: could not find v1.PersistentVolumeClaim \"ns/c\"",
+            ),
         ),
         (
             "no annotations at all",
@@ -168,7 +183,9 @@ fn provisions_are_checked() {
         (
             "a volume out of reach",
             one(complete("n1"), Some(volume("v", on("n2")))),
-            fail("binding volumes: pv \"v\" node affinity doesn't match node \"n1\": no matching NodeSelectorTerms"),
+            fail(
+                "binding volumes: pv \"v\" node affinity doesn't match node \"n1\": no matching NodeSelectorTerms",
+            ),
         ),
         (
             "what fails is not waited for",
