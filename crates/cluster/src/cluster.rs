@@ -246,6 +246,21 @@ impl Cluster {
         self.write(call.body(JSON, body.to_string().into_bytes())).await
     }
 
+    /// Hands something to an object's subresource that only takes: the binding of a pod, the wish for a token. The
+    /// answer is no object of the kind, so no store takes it.
+    pub async fn hand(
+        &self,
+        api: &Api,
+        key: &Key,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let call = Call::object("POST", api, key).subresource(Some(subresource));
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call.body(JSON, body.to_string().into_bytes())).await?;
+        serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))
+    }
+
     /// Replaces an object, or one of its subresources. Carries the version it was read at, in its metadata.
     pub async fn update(
         &self,
