@@ -43,7 +43,8 @@ pub mod annotation {
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// On a claim: `true` tells kubelet that an expansion needs nothing on the node.
     pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
-    /// On a Node: what drivers call it, by driver, in JSON. Only the legacy registrar writes it.
+    /// On a Node: what drivers call it, by driver, in JSON. The node's plugin manager writes it, and the legacy
+    /// registrar.
     pub const LEGACY_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
     /// On a Node, whatever its value: the attach/detach controller sees to its volumes.
     pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
