@@ -287,6 +287,26 @@ impl Cluster {
 
     /// Asks for an object's deletion. Success means that it is gone or waits for its finalizers.
     pub async fn delete(&self, api: &Api, key: &Key, preconditions: Preconditions) -> Result<(), ApiError> {
+        self.delete_within(api, key, preconditions, None).await
+    }
+
+    /// The same without a grace period: for the node that no longer runs the pod.
+    pub async fn delete_now(
+        &self,
+        api: &Api,
+        key: &Key,
+        preconditions: Preconditions,
+    ) -> Result<(), ApiError> {
+        self.delete_within(api, key, preconditions, Some(0)).await
+    }
+
+    async fn delete_within(
+        &self,
+        api: &Api,
+        key: &Key,
+        preconditions: Preconditions,
+        grace_seconds: Option<u32>,
+    ) -> Result<(), ApiError> {
         let Preconditions { uid, resource_version } = preconditions;
         let mut wanted = serde_json::Map::new();
         for (name, value) in [("uid", &uid), ("resourceVersion", &resource_version)] {
@@ -294,7 +314,10 @@ impl Cluster {
                 wanted.insert(name.to_owned(), json!(value));
             }
         }
-        let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        let mut body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        if let Some(seconds) = grace_seconds {
+            body["gracePeriodSeconds"] = seconds.into();
+        }
         let call = Call::object("DELETE", api, key).body(JSON, body.to_string().into_bytes());
         let bytes = self.inner.transport.send(call).await?;
         match after_delete(&bytes) {

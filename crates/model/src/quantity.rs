@@ -59,6 +59,13 @@ impl Quantity {
         let whole = away_from_zero(self.nano, NANO);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
+
+    /// How often `unit` goes into it; a part counts as once more. With nothing for a unit, whole ones are counted.
+    pub fn count(self, unit: Self) -> i64 {
+        let unit = if unit.nano == 0 { NANO } else { unit.nano };
+        let count = away_from_zero(self.nano, unit);
+        i64::try_from(count).unwrap_or(if count < 0 { i64::MIN } else { i64::MAX })
+    }
 }
 
 /// Division that leaves no part behind.

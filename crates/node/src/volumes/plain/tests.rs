@@ -1,0 +1,1 @@
+//! Plain volumes on real directories.
