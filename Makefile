@@ -46,13 +46,14 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm up differential cluster soak
+	hack/test.sh cargo sanity clients vm up differential three-ways cluster soak
 
 mutants: ## change the rules one by one and see whether their tests notice (an hour)
 	hack/mutants.sh
 
-bench: tools ## measure, as ratios within one run: the driver, then the sidecars (an hour)
+bench: tools ## measure, as ratios within one run: the driver, the API server, then the sidecars (an hour)
 	bench/run.sh
+	bench/apiserver.sh
 	bench/sidecar.sh
 
 fmt: ## format the code

@@ -7,6 +7,9 @@
 #   cluster.sh down               end it
 #   cluster.sh run                start one, print its kubeconfig's path, end it when stdin ends
 #   cluster.sh join NODE          one more node
+#   cluster.sh credentials        make keys and a kubeconfig in RUN, for whoever starts these two by hand:
+#   cluster.sh etcd               etcd alone, in this process
+#   cluster.sh kube_apiserver     and its server
 #   cluster.sh signal NAME SIG    send a signal to a program (the names in RUN/pid); one that dies is started again
 #
 # PORTS is the first of the hundred ports that it may use, RUN the directory that holds everything of it: with
@@ -238,7 +241,14 @@ join() { within "$HERE/inside.sh" join "$1"; }
 
 signal() { within kill -s "$2" "$(cat "$RUN/pid/$1")"; }
 
+# one PART: of inside.sh, where one is, without any of what keeps a cluster apart.
+one() {
+  mkdir -p "$RUN/pki"
+  exec "$HERE/inside.sh" "$1"
+}
+
 case ${1:-} in
+  credentials | etcd | kube_apiserver) one "$1" ;;
   build | kubectl | up | down | run | hold | join | signal) "$@" ;;
   *) die "build, kubectl, up, down, run, join NODE, or signal NAME SIGNAL" ;;
 esac

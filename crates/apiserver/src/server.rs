@@ -170,12 +170,7 @@ impl Server {
     }
 }
 
-async fn connection<S: Service>(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    gate: Gate<S>,
-    lasting: Lasting,
-) {
+async fn connection<S: Service>(stream: TcpStream, acceptor: TlsAcceptor, gate: Gate<S>, lasting: Lasting) {
     let stop = lasting.stop.clone();
     // Answers are written whole; nothing is won by waiting for more.
     _ = stream.set_nodelay(true);

@@ -136,7 +136,8 @@ struct Pods {
 impl Pods {
     fn new(agent: Agent) -> Self {
         let only = format!("spec.nodeName={}", agent.node);
-        let store = agent.cluster.store(WatchOptions { field_selector: Some(only), ..WatchOptions::default() });
+        let store =
+            agent.cluster.store(WatchOptions { field_selector: Some(only), ..WatchOptions::default() });
         let backoff = Backoff { max: UNWRITTEN, ..Backoff::default() };
         let common = agent.server.iter().flat_map(|(host, port)| {
             [
@@ -200,7 +201,8 @@ impl Pods {
             let pod = self.memories.with(&uid, |memory| {
                 let view = memory.view(&self.agent.runtime, &self.agent.address);
                 let used = view.containers.iter().any(view::Seen::runs);
-                (!orphans.contains(&uid) && (used || !memory.pod.has_ended())).then(|| Arc::clone(&memory.pod))
+                (!orphans.contains(&uid) && (used || !memory.pod.has_ended()))
+                    .then(|| Arc::clone(&memory.pod))
             });
             if let Some(pod) = pod.flatten() {
                 self.agent.volumes.want(pod);
@@ -237,19 +239,27 @@ impl Pods {
         let cluster = &self.agent.cluster;
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
-        into.spawn(feed(cluster.store::<Version<Secret>>(WatchOptions::default()), self.queue.clone(), wishes));
+        into.spawn(feed(
+            cluster.store::<Version<Secret>>(WatchOptions::default()),
+            self.queue.clone(),
+            wishes,
+        ));
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.object_changed(Reference::ConfigMap, &change.key);
-        into.spawn(feed(cluster.store::<Version<ConfigMap>>(WatchOptions::default()), self.queue.clone(), wishes));
+        into.spawn(feed(
+            cluster.store::<Version<ConfigMap>>(WatchOptions::default()),
+            self.queue.clone(),
+            wishes,
+        ));
     }
 
     fn pod_changed(&self, change: &Change<Pod>) -> Vec<Wish<String>> {
         let mut wishes = Vec::new();
         let mut wish = |uid: &str| wishes.push(Wish { key: uid.to_owned(), priority: Priority::Normal });
         let new = change.new.as_ref();
-        if let Some(old) = change.old.as_ref().filter(|old| {
-            new.is_none_or(|new| new.metadata.uid != old.metadata.uid)
-        }) {
+        if let Some(old) =
+            change.old.as_ref().filter(|old| new.is_none_or(|new| new.metadata.uid != old.metadata.uid))
+        {
             self.memories.with(&old.metadata.uid, |memory| memory.there = There::Perhaps);
             wish(&old.metadata.uid);
         }
@@ -328,7 +338,8 @@ impl Pods {
 
     /// A pod that may be gone: the server knows.
     async fn confirm(&self, uid: &str) -> Result<(), Outcome> {
-        let key = self.memories.with(uid, |memory| (memory.there == There::Perhaps).then(|| memory.pod.key()));
+        let key =
+            self.memories.with(uid, |memory| (memory.there == There::Perhaps).then(|| memory.pod.key()));
         let Some(key) = key.flatten() else { return Ok(()) };
         match self.agent.cluster.get::<Pod>(&key).await {
             Ok(Some(pod)) if pod.metadata.uid == uid => {

@@ -138,8 +138,7 @@ fn upgrade(mut parts: Parts) -> Result<(Handshake, OnUpgrade), Refusal> {
 }
 
 fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
-    websocket::has_token(headers, &CONNECTION, "upgrade")
-        && websocket::has_token(headers, &UPGRADE, protocol)
+    websocket::has_token(headers, &CONNECTION, "upgrade") && websocket::has_token(headers, &UPGRADE, protocol)
 }
 
 fn switching(handshake: &Handshake) -> Response<Body> {

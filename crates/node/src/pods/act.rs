@@ -109,7 +109,8 @@ impl Pods {
         };
         let pod = &view.pod;
         let events = &self.agent.events;
-        let image = format!("Image {:?} is not pulled: the container runs the host's programs", container.image);
+        let image =
+            format!("Image {:?} is not pulled: the container runs the host's programs", container.image);
         events.tell(&**pod, EventType::Normal, "Pulled", image);
         let started = self.try_start(uid, pod, container, attempt).await;
         let at = now();
@@ -229,7 +230,8 @@ impl Pods {
     /// Ends a container: its hook first, then a signal, then another, all before `by`.
     fn stop(self: &Arc<Self>, uid: &str, view: &View, name: &str, by: Time, note: Option<&str>) {
         let mut containers = roles(&view.pod).zip(&view.containers);
-        let Some(((_, container), seen)) = containers.find(|((_, container), _)| container.name == name) else {
+        let Some(((_, container), seen)) = containers.find(|((_, container), _)| container.name == name)
+        else {
             return;
         };
         let Life::Running { id, .. } = &seen.life else { return };

@@ -65,8 +65,7 @@ impl Pods {
         if startup.is_none() && liveness.is_none() && readiness.is_none() {
             return None;
         }
-        let (this, pod, container, id) =
-            (Arc::clone(self), Arc::clone(pod), container.clone(), id.clone());
+        let (this, pod, container, id) = (Arc::clone(self), Arc::clone(pod), container.clone(), id.clone());
         Some(self.beside(async move {
             let ask = async |purpose: Purpose, plan: Option<Plan>| {
                 let Some(plan) = plan else { return };
@@ -76,7 +75,8 @@ impl Pods {
             // Nothing else is asked while it starts.
             let starts = startup.is_some();
             ask(Purpose::Startup, startup).await;
-            let started = this.memories.container(&pod.metadata.uid, &container.name, |known| known.health.started);
+            let started =
+                this.memories.container(&pod.metadata.uid, &container.name, |known| known.health.started);
             if !starts || started == Some(true) {
                 tokio::join!(ask(Purpose::Liveness, liveness), ask(Purpose::Readiness, readiness));
             }
@@ -115,7 +115,12 @@ impl Pods {
         }
     }
 
-    fn post_start(self: &Arc<Self>, pod: &Arc<Pod>, container: &Container, id: &ContainerId) -> Option<Beside> {
+    fn post_start(
+        self: &Arc<Self>,
+        pod: &Arc<Pod>,
+        container: &Container,
+        id: &ContainerId,
+    ) -> Option<Beside> {
         let handler = container.lifecycle.as_ref()?.post_start.clone()?;
         let (this, pod, name, id) = (Arc::clone(self), Arc::clone(pod), container.name.clone(), id.clone());
         Some(self.beside(async move {

@@ -91,7 +91,8 @@ fn end(view: &View, over: Over, now: Time) -> Step {
         let (beside, others): (Vec<&Seen>, Vec<&Seen>) =
             running.into_iter().partition(|seen| seen.role == Role::Sidecar);
         // Sidecars serve the others to the end, and those that began before them.
-        let now_ending = if others.is_empty() { beside.last().into_iter().copied().collect() } else { others };
+        let now_ending =
+            if others.is_empty() { beside.last().into_iter().copied().collect() } else { others };
         // A stop that is under way is not made longer, only shorter.
         let sooner = |seen: &&Seen| {
             seen.stopping.is_none_or(|killed| killed > by && over == Over::Deleted && killed > now)
@@ -215,9 +216,7 @@ fn next_life(seen: &Seen, pace: CrashPace, now: Time) -> Begin {
     {
         return match seen.crash.told == Some(ended.attempt) {
             true => Begin::After(pause),
-            false => {
-                Begin::Now(Step::TellBackOff { container: seen.name.clone(), attempt: ended.attempt })
-            }
+            false => Begin::Now(Step::TellBackOff { container: seen.name.clone(), attempt: ended.attempt }),
         };
     }
     Begin::Now(Step::Start { container: seen.name.clone(), attempt: seen.next_attempt() })

@@ -54,7 +54,8 @@ pub(super) async fn gather(cluster: &Cluster, pod: &Pod, container: &Container) 
     let key = |name: &str| Key { namespace: pod.metadata.namespace.clone(), name: name.to_owned() };
     let sources = || container.env.iter().filter_map(|variable| variable.value_from.as_deref());
     let secrets = sources().filter_map(|source| source.secret_key_ref.as_ref().map(|value| &value.name));
-    let whole = container.env_from.iter().filter_map(|from| from.secret_ref.as_ref().map(|whole| &whole.name));
+    let whole =
+        container.env_from.iter().filter_map(|from| from.secret_ref.as_ref().map(|whole| &whole.name));
     for name in secrets.chain(whole).collect::<BTreeSet<_>>() {
         found.secrets.insert(name.clone(), cluster.get(&key(name)).await?);
     }
@@ -228,7 +229,11 @@ mod tests {
         };
         let made = environment(&pod, &pod.spec.containers[0], &found(), &around);
         let made = made.map_err(|error| error.to_string())?;
-        Ok(made.into_iter().filter(|(name, _)| name != "OTHER").map(|(name, value)| format!("{name}={value}")).collect())
+        Ok(made
+            .into_iter()
+            .filter(|(name, _)| name != "OTHER")
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect())
     }
 
     /// kubelet's order: whole objects, then single variables, each seeing those before it; ours only where there is none.
@@ -250,10 +255,16 @@ mod tests {
                 vec!["HOST=h", "X_color=red", "user=you"],
             ),
             (from(json!({"fieldRef": {"fieldPath": "status.podIP"}})), vec!["A=10.0.0.1", "HOST=h"]),
-            (from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}})), vec!["A=2000", "HOST=h"]),
+            (
+                from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1m"}})),
+                vec!["A=2000", "HOST=h"],
+            ),
             (from(json!({"secretKeyRef": {"name": "s", "key": "user"}})), vec!["A=me", "HOST=h"]),
             (from(json!({"configMapKeyRef": {"name": "m", "key": "color"}})), vec!["A=red", "HOST=h"]),
-            (from(json!({"secretKeyRef": {"name": "absent", "key": "user", "optional": true}})), vec!["HOST=h"]),
+            (
+                from(json!({"secretKeyRef": {"name": "absent", "key": "user", "optional": true}})),
+                vec!["HOST=h"],
+            ),
             (from(json!({"secretKeyRef": {"name": "s", "key": "x", "optional": true}})), vec!["HOST=h"]),
         ] {
             assert_eq!(made(container.clone()).unwrap(), expected, "{container}");

@@ -247,7 +247,12 @@ impl Memories {
         self.lock().get_mut(uid).map(look)
     }
 
-    pub(super) fn container<T>(&self, uid: &str, name: &str, look: impl FnOnce(&mut Known) -> T) -> Option<T> {
+    pub(super) fn container<T>(
+        &self,
+        uid: &str,
+        name: &str,
+        look: impl FnOnce(&mut Known) -> T,
+    ) -> Option<T> {
         self.lock().get_mut(uid).map(|memory| look(memory.containers.entry(name.to_owned()).or_default()))
     }
 
@@ -279,7 +284,8 @@ mod tests {
     #[test]
     fn lives_that_the_server_knows() {
         let at = "1970-01-01T00:00:09Z";
-        let ended = |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}});
+        let ended =
+            |code: i32| json!({"terminated": {"exitCode": code, "reason": "Error", "finishedAt": at}});
         for (restarts, state, last, expected) in [
             (0, json!({"waiting": {}}), json!({}), vec![]),
             (0, json!({"running": {}}), json!({}), vec![(0, 137)]),
@@ -288,7 +294,8 @@ mod tests {
             (1, ended(4), ended(3), vec![(0, 3), (1, 4)]),
             (5, json!({"waiting": {"reason": "CrashLoopBackOff"}}), ended(3), vec![(5, 3)]),
         ] {
-            let status: Value = json!({"name": "c", "restartCount": restarts, "state": state, "lastState": last});
+            let status: Value =
+                json!({"name": "c", "restartCount": restarts, "state": state, "lastState": last});
             let ends = told(&serde_json::from_value(status.clone()).unwrap());
             let got: Vec<(u32, i32)> = ends.iter().map(|(attempt, ended)| (*attempt, ended.code)).collect();
             assert_eq!(got, expected, "{status}");

@@ -162,16 +162,14 @@ fn mounts<'a>(
 }
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
-    let one = |wanted: &wharf_model::whole::container::VolumeDevice| {
-        match mounted.volumes.get(&wanted.name) {
-            Some(Place::Device { path, read_only }) => Ok(ContainerDevice {
-                source: path.clone(),
-                target: PathBuf::from(&wanted.device_path),
-                read_only: *read_only,
-            }),
-            Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
-            None => Err(SpecError::NoVolume(wanted.name.clone())),
-        }
+    let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
+        Some(Place::Device { path, read_only }) => Ok(ContainerDevice {
+            source: path.clone(),
+            target: PathBuf::from(&wanted.device_path),
+            read_only: *read_only,
+        }),
+        Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
+        None => Err(SpecError::NoVolume(wanted.name.clone())),
     };
     container.volume_devices.iter().map(one).collect()
 }

@@ -24,9 +24,8 @@ pub(super) enum Over {
 /// How far the pod has come, by its containers. `ends`: none of them is started again, whatever its policy.
 pub(super) fn phase(view: &View, ends: bool) -> PodPhase {
     let policy = view.policy();
-    let failed = |seen: &Seen| {
-        seen.role == Role::Init && matches!(&seen.life, Life::Ended(ended) if ended.code != 0)
-    };
+    let failed =
+        |seen: &Seen| seen.role == Role::Init && matches!(&seen.life, Life::Ended(ended) if ended.code != 0);
     // Before its others were started, a pod waits for those that run first, or fails with them.
     if !view.is_past_init() && policy == RestartPolicy::Never && view.first().any(failed) {
         return PodPhase::Failed;
@@ -212,7 +211,8 @@ fn with_scheme(id: &str) -> Value {
 
 /// What the container is doing, and what it did before.
 fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
-    let before = seen.before.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": terminated(ended)}));
+    let before =
+        seen.before.as_ref().map_or_else(|| json!({}), |ended| json!({"terminated": terminated(ended)}));
     let waiting = |reason: &str, message: &str| {
         let mut waiting = Map::from_iter([("reason".to_owned(), reason.into())]);
         if !message.is_empty() {
@@ -227,7 +227,9 @@ fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
             let again = over.is_none()
                 && match seen.role {
                     Role::Sidecar => true,
-                    Role::Init => ended.code != 0 && view.policy() != RestartPolicy::Never && !view.is_past_init(),
+                    Role::Init => {
+                        ended.code != 0 && view.policy() != RestartPolicy::Never && !view.is_past_init()
+                    }
                     Role::Main => lives_again(view.policy(), ended),
                 };
             match (&seen.trouble, again) {
@@ -239,8 +241,11 @@ fn state(view: &View, over: Option<Over>, seen: &Seen) -> (Value, Value) {
             }
         }
         Life::None => {
-            let default =
-                if view.pod.spec.init_containers.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+            let default = if view.pod.spec.init_containers.is_empty() {
+                "ContainerCreating"
+            } else {
+                "PodInitializing"
+            };
             let state = match (&seen.trouble, over) {
                 (Some(trouble), None) => waiting(trouble.reason, &trouble.message),
                 _ => waiting(default, ""),

@@ -67,7 +67,9 @@ pub(super) fn references(pod: &Pod) -> BTreeSet<Reference> {
         }
         for source in container.env.iter().filter_map(|variable| variable.value_from.as_deref()) {
             all.extend(source.secret_key_ref.as_ref().map(|value| Reference::Secret(value.name.clone())));
-            all.extend(source.config_map_key_ref.as_ref().map(|value| Reference::ConfigMap(value.name.clone())));
+            all.extend(
+                source.config_map_key_ref.as_ref().map(|value| Reference::ConfigMap(value.name.clone())),
+            );
         }
     }
     all

@@ -123,9 +123,7 @@ impl Seen {
     pub(super) fn is_ready(&self) -> bool {
         match self.role {
             Role::Init => matches!(&self.life, Life::Ended(ended) if ended.code == 0),
-            Role::Sidecar | Role::Main => {
-                self.has_started() && (!self.probed_ready || self.health.ready)
-            }
+            Role::Sidecar | Role::Main => self.has_started() && (!self.probed_ready || self.health.ready),
         }
     }
 

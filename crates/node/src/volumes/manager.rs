@@ -217,9 +217,10 @@ impl Manager {
                 if let Some(mounted) = world.mounted(&self.parts.root, uid) {
                     return Ok(mounted);
                 }
-                let failed = world.pods.get_mut(uid).is_some_and(|entry| {
-                    std::mem::replace(&mut entry.told, entry.rounds) < entry.rounds
-                });
+                let failed = world
+                    .pods
+                    .get_mut(uid)
+                    .is_some_and(|entry| std::mem::replace(&mut entry.told, entry.rounds) < entry.rounds);
                 if failed || Instant::now() >= patience {
                     return Err(NotYet { message: not_yet(&world.troubles(uid)) });
                 }
@@ -392,9 +393,9 @@ impl Manager {
         for Wish { key, .. } in wishes {
             let Subject::Volume(unique) = key else { continue };
             if let Some(volume) = world.volumes.get_mut(unique) {
-                volume.failures.retain(|(doing, _), failure| {
-                    failure.class != Class::Transient || !which(*doing)
-                });
+                volume
+                    .failures
+                    .retain(|(doing, _), failure| failure.class != Class::Transient || !which(*doing));
             }
         }
     }
@@ -422,8 +423,7 @@ impl Manager {
                 (in_use, is_attached(node, unique))
             })
         };
-        let wishes =
-            self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
+        let wishes = self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
         self.forgive(&wishes, |doing| doing == Doing::Verify);
         wishes
     }

@@ -171,7 +171,11 @@ pub async fn set_up(
         if plugin == CONFIG_MAP {
             make_dir(&path)?;
         } else {
-            mount_memory(&*kernel, &path, &["mode=0755".to_owned(), "nosuid".to_owned(), "nodev".to_owned()])?;
+            mount_memory(
+                &*kernel,
+                &path,
+                &["mode=0755".to_owned(), "nosuid".to_owned(), "nodev".to_owned()],
+            )?;
         }
         atomic::write(&path, &files, gid, now())?;
         Ok(Place::Directory { path, read_only: true })

@@ -277,7 +277,9 @@ impl World {
             match entry.resolved.get(name) {
                 None => Some("it has not been looked at yet".to_owned()),
                 Some(Resolved::Plain(_)) => None,
-                Some(Resolved::Csi(unique)) => self.volumes.get(unique).and_then(|volume| volume.trouble(uid)),
+                Some(Resolved::Csi(unique)) => {
+                    self.volumes.get(unique).and_then(|volume| volume.trouble(uid))
+                }
             }
         };
         used.names().filter_map(|name| Some((name.to_owned(), trouble(name)?))).collect()
@@ -302,10 +304,11 @@ impl Volume {
         let failed = self.failures.iter().filter(|(attempt, _)| of(attempt));
         let last = failed.max_by_key(|(_, failure)| failure.at).map(|(_, failure)| failure.message.clone());
         let waiting = || match (self.waiting, &self.attach_error) {
-            (Some(Waiting::Attach), Some(error)) => Some(format!("{}; the attacher says: {error}", Waiting::Attach)),
+            (Some(Waiting::Attach), Some(error)) => {
+                Some(format!("{}; the attacher says: {error}", Waiting::Attach))
+            }
             (waiting, _) => waiting.map(|waiting| waiting.to_string()),
         };
-        last.or_else(waiting)
-            .or_else(|| Some("it is being mounted".to_owned()))
+        last.or_else(waiting).or_else(|| Some("it is being mounted".to_owned()))
     }
 }

@@ -129,9 +129,7 @@ fn container(pod: &Value, query: &Query) -> Result<String, Refusal> {
     if !name.is_empty() {
         return match containers.iter().chain(&init).any(|known| known == name) {
             true => Ok(name.to_owned()),
-            false => {
-                Err(Refusal::bad_request(format!("container {name} is not valid for pod {pod_name}")))
-            }
+            false => Err(Refusal::bad_request(format!("container {name} is not valid for pod {pod_name}"))),
         };
     }
     if let [only] = containers.as_slice() {
@@ -167,9 +165,7 @@ pub(super) fn log_of(pod: &Value, query: &Query) -> Result<Option<String>, Refus
     if query.flag("previous") == Some(true) {
         return match last {
             Some(id) => Ok(Some(id.to_owned())),
-            None => {
-                no(format!("previous terminated container {name:?} in pod {pod_name:?} not found"))
-            }
+            None => no(format!("previous terminated container {name:?} in pod {pod_name:?} not found")),
         };
     }
     let ended = status.pointer("/state/terminated").is_some();
@@ -226,7 +222,13 @@ mod tests {
             (running.clone(), json!({}), "wharf://2", false, Ok("2")),
             (running.clone(), ended("wharf://1"), "wharf://2", false, Ok("2")),
             (running.clone(), ended("wharf://1"), "wharf://2", true, Ok("1")),
-            (running, json!({}), "wharf://2", true, Err("previous terminated container \"a\" in pod \"p\" not found")),
+            (
+                running,
+                json!({}),
+                "wharf://2",
+                true,
+                Err("previous terminated container \"a\" in pod \"p\" not found"),
+            ),
             (ended("wharf://2"), json!({}), "", false, Ok("2")),
             (ended(""), ended("wharf://1"), "", false, Ok("1")),
             (ended(""), json!({}), "", false, Err("container \"a\" in pod \"p\" is terminated")),
@@ -238,11 +240,18 @@ mod tests {
                 false,
                 Err("container \"a\" in pod \"p\" is waiting to start: ContainerCreating"),
             ),
-            (json!({}), json!({}), "", false, Err("container \"a\" in pod \"p\" is waiting to start - no logs yet")),
+            (
+                json!({}),
+                json!({}),
+                "",
+                false,
+                Err("container \"a\" in pod \"p\" is waiting to start - no logs yet"),
+            ),
         ] {
             let pod = pod(json!([{"name": "a", "state": state, "lastState": last, "containerID": id}]));
             let query = Query::parse(if previous { "previous=true" } else { "" });
-            let got = log_of(&pod, &query).map(Option::unwrap).map_err(|refusal| (refusal.code, refusal.message));
+            let got =
+                log_of(&pod, &query).map(Option::unwrap).map_err(|refusal| (refusal.code, refusal.message));
             assert_eq!(got, expected.map(str::to_owned).map_err(|why| (400, why.to_owned())), "{pod}");
         }
         let refusal = log_of(&pod(json!([])), &Query::parse("")).unwrap_err();
@@ -284,8 +293,10 @@ mod tests {
 
     #[test]
     fn log_parameters() {
-        let read = |query: &str| log(&json!({"metadata": {"name": "p"}}), &Query::parse(query), Time(100_000));
-        let all = read("follow=true&timestamps=1&tailLines=0&limitBytes=7&sinceSeconds=60&stream=Stderr").unwrap();
+        let read =
+            |query: &str| log(&json!({"metadata": {"name": "p"}}), &Query::parse(query), Time(100_000));
+        let all =
+            read("follow=true&timestamps=1&tailLines=0&limitBytes=7&sinceSeconds=60&stream=Stderr").unwrap();
         assert_eq!(
             all,
             LogOptions {
@@ -303,7 +314,10 @@ mod tests {
                 "tailLines=-1",
                 "PodLogOptions \"p\" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0",
             ),
-            ("limitBytes=0", "PodLogOptions \"p\" is invalid: limitBytes: Invalid value: 0: must be greater than 0"),
+            (
+                "limitBytes=0",
+                "PodLogOptions \"p\" is invalid: limitBytes: Invalid value: 0: must be greater than 0",
+            ),
             ("sinceTime=never", "sinceTime \"never\" is no time of RFC 3339"),
             ("tailLines=x", "strconv.ParseInt: parsing \"x\": invalid syntax"),
         ] {
@@ -314,7 +328,8 @@ mod tests {
     #[test]
     fn command_parameters() {
         let read = |query: &str| command(&Query::parse(query)).map_err(|refusal| refusal.message);
-        let terminal = read("command=sh&command=-c&command=ls+%2F&stdin=true&stdout=true&stderr=true&tty=true");
+        let terminal =
+            read("command=sh&command=-c&command=ls+%2F&stdin=true&stdout=true&stderr=true&tty=true");
         assert_eq!(
             terminal.unwrap(),
             Command {
@@ -326,9 +341,6 @@ mod tests {
             }
         );
         assert!(read("stdout=true").unwrap_err().contains("at least one command"));
-        assert_eq!(
-            read("command=ls").unwrap_err(),
-            "you must specify at least 1 of stdin, stdout, stderr"
-        );
+        assert_eq!(read("command=ls").unwrap_err(), "you must specify at least 1 of stdin, stdout, stderr");
     }
 }

@@ -408,7 +408,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_is_gone_is_not_waited_for() {
         // Closed, broken off, silent for long, and wrong: the command is dropped each time.
-        for (says, code) in [(Some(masked(0x88, &[])), 1000), (None, 1000), (Some(vec![0x82, 0x01, 7]), 1002)] {
+        for (says, code) in [(Some(masked(0x88, &[])), 1000), (None, 1000), (Some(vec![0x82, 0x01, 7]), 1002)]
+        {
             let mut pair = pair(Protocol::V5).begun().await;
             if let Some(says) = says {
                 pair.send(says).await;

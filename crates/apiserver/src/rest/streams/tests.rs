@@ -139,10 +139,9 @@ impl Running {
     }
 
     async fn connect(&self) -> TlsStream<TcpStream> {
-        let config: Value = serde_saphyr::from_str(
-            &self.pki.kubeconfig(&Identity::Admin, "https://x", now()).unwrap(),
-        )
-        .unwrap();
+        let config: Value =
+            serde_saphyr::from_str(&self.pki.kubeconfig(&Identity::Admin, "https://x", now()).unwrap())
+                .unwrap();
         let user = &config["users"][0]["user"];
         let pem = |field: &str| BASE64_STANDARD.decode(user[field].as_str().unwrap()).unwrap();
         let certificate = CertificateDer::from_pem_slice(&pem("client-certificate-data")).unwrap();
@@ -164,8 +163,9 @@ impl Running {
     /// Sends a request with these headers, and reads the head of its answer.
     async fn begin(&self, path: &str, headers: &str) -> (TlsStream<TcpStream>, String) {
         let mut stream = self.connect().await;
-        let request =
-            format!("GET /api/v1/namespaces/default/pods/{path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n");
+        let request = format!(
+            "GET /api/v1/namespaces/default/pods/{path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n"
+        );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {

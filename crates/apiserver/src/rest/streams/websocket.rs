@@ -58,7 +58,8 @@ pub(super) fn handshake(headers: &HeaderMap) -> Result<Handshake, String> {
     if BASE64_STANDARD.decode(key).map_or(true, |bytes| bytes.len() != 16) {
         return Err("Sec-WebSocket-Key is not 16 bytes in base64".into());
     }
-    let known = |name: &str| [Protocol::V5, Protocol::V4].into_iter().find(|protocol| protocol.name() == name);
+    let known =
+        |name: &str| [Protocol::V5, Protocol::V4].into_iter().find(|protocol| protocol.name() == name);
     let Some(protocol) = tokens(headers, &SEC_WEBSOCKET_PROTOCOL).find_map(known) else {
         let offered: Vec<&str> = tokens(headers, &SEC_WEBSOCKET_PROTOCOL).collect();
         return Err(format!(

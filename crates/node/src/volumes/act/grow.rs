@@ -17,7 +17,13 @@ const DONE: &str = "FileSystemResizeSuccessful";
 const FAILED: &str = "FileSystemResizeFailed";
 
 impl Manager {
-    pub(super) async fn expand(&self, unique: &str, seen: &Seen, pod: &str, plan: Plan) -> Result<(), Trouble> {
+    pub(super) async fn expand(
+        &self,
+        unique: &str,
+        seen: &Seen,
+        pod: &str,
+        plan: Plan,
+    ) -> Result<(), Trouble> {
         let want = self.wanted(seen, pod)?;
         let Source::Persistent { claim, .. } = &want.source else { return Ok(()) };
         let (size, told) = match plan {
@@ -130,7 +136,11 @@ impl Manager {
         if matches!(meaning, Answer::InUse | Answer::Infeasible | Answer::Failed) {
             let patch = write::failed(claim, &why, meaning == Answer::Infeasible, now());
             if let Err(trouble) = self.write_claim(claim, patch).await {
-                tracing::warn!(volume = unique, error = trouble.message, "the claim does not say what failed");
+                tracing::warn!(
+                    volume = unique,
+                    error = trouble.message,
+                    "the claim does not say what failed"
+                );
             }
             self.change(unique, |volume| volume.expansion.refused = true);
         }
@@ -150,7 +160,8 @@ impl Manager {
     }
 
     async fn claim_now(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, Trouble> {
-        let failed = |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
+        let failed =
+            |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
         match self.parts.cluster.get::<PersistentVolumeClaim>(&claim.key()).await {
             Ok(Some(now)) if now.metadata.uid == claim.metadata.uid => Ok(now),
             Ok(_) => Err(failed("it is gone")),

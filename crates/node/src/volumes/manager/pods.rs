@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wharf_cluster::work::{Outcome, Wish};
 use wharf_cluster::Change;
+use wharf_cluster::work::{Outcome, Wish};
 use wharf_model::whole::Pod;
 use wharf_model::whole::pod::PodVolume;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
@@ -78,7 +78,12 @@ impl Manager {
     }
 
     /// co.md 1.8 "DSW add per pod": asked of the server, not of what we remember.
-    async fn claimed(&self, pod: &Arc<Pod>, volume: &PodVolume, key: &Key) -> Result<(Volume, Want), Unresolved> {
+    async fn claimed(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &PodVolume,
+        key: &Key,
+    ) -> Result<(Volume, Want), Unresolved> {
         let cluster = &self.parts.cluster;
         let claim: PersistentVolumeClaim = match cluster.get(key).await {
             Ok(Some(claim)) => claim,
@@ -118,7 +123,8 @@ impl Manager {
         }
         let parts = &self.parts;
         let place = plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume).await;
-        let place = place.map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
+        let place = place
+            .map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
         match place {
             Ok(place) => {
                 if let Some(entry) = self.world().pods.get_mut(uid) {
@@ -174,7 +180,12 @@ impl Manager {
             let (spec, status, meta) = (&claim.spec, &claim.status, &claim.metadata);
             (
                 (spec.volume_name.clone(), spec.resources.requests.storage, meta.uid.clone()),
-                (status.phase, status.capacity, status.allocated_resources, status.allocated_resource_statuses),
+                (
+                    status.phase,
+                    status.capacity,
+                    status.allocated_resources,
+                    status.allocated_resource_statuses,
+                ),
             )
         };
         if same(change, part) {
@@ -184,7 +195,8 @@ impl Manager {
         let uses = |entry: &PodEntry| {
             !entry.released
                 && entry.pod.as_ref().is_some_and(|pod| {
-                    pod.metadata.namespace == change.key.namespace && pod.claims().any(|name| name == change.key.name)
+                    pod.metadata.namespace == change.key.namespace
+                        && pod.claims().any(|name| name == change.key.name)
                 })
         };
         let pods = world.pods.iter().filter(|(_, entry)| uses(entry));
@@ -193,7 +205,14 @@ impl Manager {
 }
 
 /// Puts a pod's wish into the world; `false`: nothing has changed, or the pod was released meanwhile.
-fn add(world: &mut World, uid: &str, volume: &PodVolume, unique: &str, known: Volume, mut want: Want) -> bool {
+fn add(
+    world: &mut World,
+    uid: &str,
+    volume: &PodVolume,
+    unique: &str,
+    known: Volume,
+    mut want: Want,
+) -> bool {
     let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) else { return false };
     entry.resolved.insert(volume.name.clone(), Resolved::Csi(unique.to_owned()));
     let there = world.volumes.entry(unique.to_owned()).or_insert(known.clone());
@@ -213,7 +232,6 @@ fn add(world: &mut World, uid: &str, volume: &PodVolume, unique: &str, known: Vo
     there.wants.insert(uid.to_owned(), want);
     true
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -116,7 +116,9 @@ impl Manager {
                 if freed.is_empty() {
                     continue;
                 }
-                let empty = || Volume::new(&volume.driver, &volume.handle, &volume.spec, volume.mode, volume.ephemeral);
+                let empty = || {
+                    Volume::new(&volume.driver, &volume.handle, &volume.spec, volume.mode, volume.ephemeral)
+                };
                 let known = world.volumes.entry(unique.clone()).or_insert_with(empty);
                 for stuck in freed {
                     match &stuck.pod {
@@ -131,7 +133,8 @@ impl Manager {
             }
             before
         };
-        let gone = leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
+        let gone =
+            leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
         self.sweep(gone).await;
         self.in_use.change();
         woken.extend(before.into_iter().filter_map(|stuck| stuck.pod).map(Subject::Pod));

@@ -10,7 +10,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{
+    DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown,
+};
 use std::path::{Component, Path, PathBuf};
 
 use wharf_model::Time;
@@ -41,12 +43,7 @@ pub(super) fn is_inside(path: &str) -> bool {
 }
 
 /// Makes the directory hold just these files. Answers whether anything had to change.
-pub(super) fn write(
-    dir: &Path,
-    payload: &Payload,
-    gid: Option<u32>,
-    now: Time,
-) -> Result<bool, PlainError> {
+pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) -> Result<bool, PlainError> {
     if let Some(path) = payload.keys().find(|path| !is_inside(path)) {
         return Err(PlainError::Path { path: path.clone() });
     }
@@ -109,8 +106,12 @@ fn make(fresh: &Path, path: &str, file: &File, gid: Option<u32>) -> Result<(), P
         }
     }
     let failed = |step| PlainError::files(step, &full);
-    let mut open =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&full).map_err(failed("create"))?;
+    let mut open = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&full)
+        .map_err(failed("create"))?;
     open.write_all(&file.bytes).map_err(failed("write"))?;
     // The owner first: changing it takes some permissions away.
     if file.uid.is_some() || gid.is_some() {

@@ -107,7 +107,12 @@ pub(super) fn payload(pod: &Pod, sources: &[Source], default_mode: u32) -> Resul
                 // Whoever it belongs to reads it, and nobody else; if that is not known, all of the pod do.
                 let uid = only_user(pod);
                 let known = uid.is_some() || fs_group(pod).is_some();
-                add(&wanted.path, token.clone().into_bytes(), if known { PRIVATE } else { default_mode }, uid)?;
+                add(
+                    &wanted.path,
+                    token.clone().into_bytes(),
+                    if known { PRIVATE } else { default_mode },
+                    uid,
+                )?;
             }
         }
     }
@@ -206,7 +211,8 @@ mod tests {
             (json!({"securityContext": {"runAsUser": 9}, "containers": [user(7)]}), "t 600 7 secret"),
             (json!({"securityContext": {"fsGroup": 5}, "containers": [anybody]}), "t 600 secret"),
         ] {
-            let token = Source::Token(TokenFile { path: "t".into(), ..TokenFile::default() }, "secret".into());
+            let token =
+                Source::Token(TokenFile { path: "t".into(), ..TokenFile::default() }, "secret".into());
             assert_eq!(told(&pod(spec.clone()), &[token]).unwrap(), [expected], "{spec}");
         }
     }

@@ -86,12 +86,7 @@ async fn downward(cluster: &Cluster, pod: &Pod, wanted: &DownwardApi) -> Result<
     Ok(Source::Downward(wanted.clone(), allocatable))
 }
 
-async fn token(
-    cluster: &Cluster,
-    pod: &Pod,
-    wanted: &TokenFile,
-    path: &Path,
-) -> Result<Source, PlainError> {
+async fn token(cluster: &Cluster, pod: &Pod, wanted: &TokenFile, path: &Path) -> Result<Source, PlainError> {
     let file = Some(&wanted.path).filter(|file| is_inside(file));
     let present = file.and_then(|file| std::fs::read_to_string(path.join(file)).ok());
     if let Some(present) = present.filter(|present| token::is_fresh(present, now())) {

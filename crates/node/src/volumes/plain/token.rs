@@ -23,7 +23,8 @@ pub(super) fn is_fresh(token: &str, now: Time) -> bool {
 
 /// A `TokenRequest`, for a token that ends with the pod.
 pub(super) fn request(pod: &Pod, wanted: &TokenFile) -> Value {
-    let audiences: Vec<&str> = Some(wanted.audience.as_str()).filter(|text| !text.is_empty()).into_iter().collect();
+    let audiences: Vec<&str> =
+        Some(wanted.audience.as_str()).filter(|text| !text.is_empty()).into_iter().collect();
     json!({
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
