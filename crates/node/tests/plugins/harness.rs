@@ -13,8 +13,11 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tower::Service as _;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
@@ -210,9 +213,7 @@ impl Driver {
 
     /// Serves at a path, in a directory that is made.
     pub(crate) fn serve(&self, path: &Path) -> Served {
-        Served::at(path, |server| {
-            server.add_service(IdentityServer::new(self.clone())).add_service(NodeServer::new(self.clone()))
-        })
+        Served::at(path, None, Some(self.clone()))
     }
 }
 
@@ -229,13 +230,27 @@ impl Drop for Served {
 }
 
 impl Served {
-    fn at(path: &Path, services: impl FnOnce(&mut Server) -> tonic::transport::server::Router) -> Self {
+    fn at(path: &Path, registrar: Option<Registrar>, driver: Option<Driver>) -> Self {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let endpoint: Endpoint = path.to_str().unwrap().parse().unwrap();
         let (listener, file) = wharf_csi::bind(&endpoint).unwrap();
         let callers = UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new));
-        let router = services(&mut Server::builder());
-        let task = tokio::spawn(async move { router.serve_with_incoming(callers).await.unwrap() });
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (registrar, driver) = (registrar.clone(), driver.clone());
+            async move {
+                let name = request.uri().path().split('/').nth(1).unwrap_or_default().to_owned();
+                match (name.as_str(), registrar, driver) {
+                    ("pluginregistration.Registration", Some(registrar), _) => {
+                        RegistrationServer::new(registrar).call(request).await
+                    }
+                    ("csi.v1.Identity", _, Some(driver)) => IdentityServer::new(driver).call(request).await,
+                    ("csi.v1.Node", _, Some(driver)) => NodeServer::new(driver).call(request).await,
+                    _ => Ok(Status::unimplemented(name).into_http()),
+                }
+            }
+        });
+        let server = Server::builder().serve_with_incoming(service, callers);
+        let task = tokio::spawn(async move { server.await.unwrap() });
         Self { _file: file, task }
     }
 }
@@ -261,17 +276,12 @@ impl Registrar {
     }
 
     pub(crate) fn serve(&self, path: &Path) -> Served {
-        Served::at(path, |server| server.add_service(RegistrationServer::new(self.clone())))
+        Served::at(path, Some(self.clone()), None)
     }
 
     /// Both behind one socket.
     pub(crate) fn serve_with(&self, path: &Path, driver: &Driver) -> Served {
-        Served::at(path, |server| {
-            server
-                .add_service(RegistrationServer::new(self.clone()))
-                .add_service(IdentityServer::new(driver.clone()))
-                .add_service(NodeServer::new(driver.clone()))
-        })
+        Served::at(path, Some(self.clone()), Some(driver.clone()))
     }
 
     pub(crate) fn heard(&self) -> Vec<RegistrationStatus> {
