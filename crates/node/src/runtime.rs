@@ -24,8 +24,9 @@ mod spec;
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
@@ -33,7 +34,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::net::unix::pipe;
-use wharf_linux::sandbox::Process;
+use wharf_linux::sandbox::{MountFlags, Process, Tree, inside};
 
 pub use error::{ExecError, ListError, LogError, OpenError, RemoveError, SignalError, StartError};
 pub use exec::{ExecSession, Resizer};
@@ -60,7 +61,7 @@ const STARTING: Duration = Duration::from_millis(20);
 /// How the runtime is set up.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The program that calls [`helper`] before all else: the agent's own, as a rule.
+    /// The program that calls [`helper`] before all else: as a rule the agent's own, `/proc/self/exe`.
     pub program: PathBuf,
     /// Where the runtime keeps what it knows of its containers. One runtime has it for itself.
     pub directory: PathBuf,
@@ -95,10 +96,13 @@ impl Settings {
 #[derive(Debug, Clone)]
 pub struct Runtime {
     settings: Arc<Settings>,
+    /// The helpers' program, on a mount that nobody can write through. A container could have its own program be the
+    /// helper's, and so come by a descriptor of the host's file.
+    program: Arc<Tree>,
 }
 
 impl Runtime {
-    /// Makes the directories.
+    /// Makes the directories, and holds on to the program.
     pub fn open(mut settings: Settings) -> Result<Self, OpenError> {
         for (path, mode) in [(&mut settings.directory, 0o700), (&mut settings.logs, 0o755)] {
             let made = DirBuilder::new().recursive(true).mode(mode).create(&*path);
@@ -106,7 +110,17 @@ impl Runtime {
             let whole = made.and_then(|()| fs::canonicalize(&*path));
             *path = whole.map_err(|source| OpenError { path: path.clone(), source })?;
         }
-        Ok(Self { settings: Arc::new(settings) })
+        let program = inside::open(&settings.program)
+            .and_then(|file| Tree::copy(file, MountFlags { read_only: true, ..MountFlags::default() }))
+            .map_err(|source| OpenError { path: settings.program.clone(), source })?;
+        Ok(Self { settings: Arc::new(settings), program: Arc::new(program) })
+    }
+
+    /// A helper for the container in `directory`.
+    fn helper(&self, role: &str, directory: &Path) -> Command {
+        let mut command = Command::new(format!("/proc/self/fd/{}", self.program.as_fd().as_raw_fd()));
+        command.arg0("wharf").arg(role).arg(directory).env_clear().current_dir("/");
+        command
     }
 
     fn settings(&self) -> &Settings {
@@ -178,8 +192,7 @@ impl Runtime {
         let mut errors = OpenOptions::new();
         let errors = errors.create(true).append(true).mode(0o600).open(record.path().join("shim.log"))?;
         let (said, saying) = io::pipe()?;
-        let mut shim = Command::new(&self.settings.program);
-        shim.arg(SHIM).arg(record.path()).env_clear().current_dir("/");
+        let mut shim = self.helper(SHIM, record.path());
         shim.stdin(lock).stdout(saying).stderr(errors);
         let child = shim.spawn()?;
         let process = Process::open(child.id())?;

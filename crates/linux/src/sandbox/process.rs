@@ -123,6 +123,16 @@ pub fn hide_from_debuggers() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
+/// Every signal does what it does by default: programs inherit which ones are ignored, and an agent that was started by
+/// `nohup` would leave them deaf.
+pub fn default_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: no handler is installed, so no code of ours runs at any odd moment. That SIGKILL and SIGSTOP cannot be
+        // set, and some numbers are the C library's own, is answered by an error.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+}
+
 /// The caller begins a session of its own, without a terminal.
 pub fn new_session() -> io::Result<()> {
     Ok(rustix::process::setsid().map(drop)?)

@@ -59,7 +59,8 @@ mod tests {
     #[test]
     fn capabilities_of_a_container() {
         let default = 0xa804_25fb;
-        let cases: [(&str, bool, &[&str], &[&str], u64); 10] = [
+        type Names = &'static [&'static str];
+        let cases: [(&str, bool, Names, Names, u64); 10] = [
             ("containerd's default set", false, &[], &[], default),
             ("privileged has all", true, &[], &["ALL"], ALL),
             ("one more", false, &["NET_ADMIN"], &[], default | set(&["NET_ADMIN"])),

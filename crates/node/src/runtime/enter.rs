@@ -168,6 +168,7 @@ fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Ses
         identity.assume()?;
         sandbox::die_with_parent()?;
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+        sandbox::default_signals();
         sandbox::forget_inherited()
     };
     sandbox::after_fork(&mut command, prepare).map_err(machine)?;

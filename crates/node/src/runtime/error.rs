@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use super::spec::ContainerId;
 
-/// The runtime's directories cannot be used.
+/// What the runtime needs cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot make {}: {source}; the node agent needs it for its containers", path.display())]
+#[error("cannot use {}: {source}; the node agent needs it for its containers, and needs to be root", path.display())]
 pub struct OpenError {
-    /// The directory.
+    /// A directory, or the helpers' program.
     pub path: PathBuf,
     /// Why.
     pub source: io::Error,

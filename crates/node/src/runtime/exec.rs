@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -82,8 +82,7 @@ impl ExecSession {
 
     async fn begin(runtime: &Runtime, id: &ContainerId, spec: ExecSpec) -> io::Result<(Self, Answer)> {
         let (ours, theirs) = StdUnixStream::pair()?;
-        let mut helper = Command::new(&runtime.settings().program);
-        helper.arg(super::EXEC).arg(runtime.directory(id)).env_clear().current_dir("/");
+        let mut helper = runtime.helper(super::EXEC, &runtime.directory(id));
         helper.stdin(OwnedFd::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
         let child = helper.spawn()?;
         // The command holds the helper's end of the socket: both must not have it open.

@@ -54,6 +54,7 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
         return Err(Failure::machine("shim", "it is gone"));
     }
     sandbox::forget_inherited().step("descriptors")?;
+    sandbox::default_signals();
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let mut command = command(&spec.command, &spec.env);
     let error = command.exec();

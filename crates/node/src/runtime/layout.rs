@@ -45,6 +45,12 @@ const SYSTEM_EXACTLY: [&str; 4] = ["/home", "/root", "/srv", "/var"];
 
 /// Checks what can be checked without a look at the machine. The message says what is wrong and where.
 pub(super) fn check(spec: &ContainerSpec) -> Result<(), String> {
+    // The API lets no such name in; but they become names of directories here.
+    for name in [&spec.namespace, &spec.pod, &spec.pod_uid, &spec.container] {
+        if name.contains(['/', '\0']) || name == "." || name == ".." {
+            return Err(format!("{name:?} cannot be a name"));
+        }
+    }
     if spec.user.non_root && spec.user.uid == 0 {
         return Err(format!(
             "container's runAsUser breaks non-root policy (pod: \"{}_{}({})\", container: {})",
@@ -133,7 +139,8 @@ mod tests {
 
     #[test]
     fn which_mounts_of_the_host_come_along() {
-        let cases: [(&str, &[&str], &[&str], &[&str]); 6] = [
+        type Paths = &'static [&'static str];
+        let cases: [(&str, Paths, Paths, Paths); 6] = [
             ("nothing but the root", &["/"], &[], &[]),
             (
                 "programs and settings",
@@ -187,7 +194,13 @@ mod tests {
             sub_path: part.map(PathBuf::from),
             ..ContainerMount::default()
         };
-        let cases: [(&str, ContainerSpec, &str); 10] = [
+        let cases: [(&str, ContainerSpec, &str); 12] = [
+            (
+                "a name that climbs",
+                ContainerSpec { container: "..".to_owned(), ..good() },
+                "cannot be a name",
+            ),
+            ("a name with a slash", ContainerSpec { pod: "a/b".to_owned(), ..good() }, "cannot be a name"),
             (
                 "root though runAsNonRoot",
                 ContainerSpec { user: User { non_root: true, ..User::default() }, ..good() },

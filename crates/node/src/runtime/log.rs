@@ -96,7 +96,7 @@ impl Printer {
 
     /// Prints one line of the log, given without its newline, to `out`. A line that is not one of ours is left out.
     pub(super) fn print(&mut self, line: &[u8], out: &mut Vec<u8>) {
-        let Some((at, stream, partial, text)) = parse(line) else { return };
+        let Some(Line { at, stream, partial, text }) = Line::parse(line) else { return };
         let too_old = self.since.as_ref().is_some_and(|since| at < since.as_bytes());
         if too_old || self.options.stream.is_some_and(|wanted| wanted.as_str().as_bytes() != stream) {
             return;
@@ -119,14 +119,26 @@ impl Printer {
     }
 }
 
-/// Time, stream, whether the line goes on, and text.
-fn parse(line: &[u8]) -> Option<(&[u8], &[u8], bool, &[u8])> {
-    let (time, rest) = line.split_at_checked(TIME)?;
-    let rest = rest.strip_prefix(b" ")?;
-    let (stream, rest) = rest.split_at_checked(LogStream::Stdout.as_str().len())?;
-    match rest {
-        [b' ', tag @ (b'F' | b'P'), b' ', text @ ..] => Some((time, stream, *tag == b'P', text)),
-        _ => None,
+/// A line of a log.
+struct Line<'a> {
+    at: &'a [u8],
+    stream: &'a [u8],
+    /// It goes on in the next one.
+    partial: bool,
+    text: &'a [u8],
+}
+
+impl<'a> Line<'a> {
+    fn parse(line: &'a [u8]) -> Option<Self> {
+        let (at, rest) = line.split_at_checked(TIME)?;
+        let rest = rest.strip_prefix(b" ")?;
+        let (stream, rest) = rest.split_at_checked(LogStream::Stdout.as_str().len())?;
+        match rest {
+            [b' ', tag @ (b'F' | b'P'), b' ', text @ ..] => {
+                Some(Self { at, stream, partial: *tag == b'P', text })
+            }
+            _ => None,
+        }
     }
 }
 
@@ -136,9 +148,9 @@ mod tests {
 
     const AT: &str = "2026-01-01T00:00:01.000000000Z";
 
-    fn written(writes: &[&[u8]]) -> String {
+    fn written(writes: &[&str]) -> String {
         let (mut lines, mut log) = (Lines::new(LogStream::Stdout), Vec::new());
-        writes.iter().for_each(|bytes| lines.write(bytes, AT, &mut log));
+        writes.iter().for_each(|text| lines.write(text.as_bytes(), AT, &mut log));
         lines.finish(AT, &mut log);
         String::from_utf8(log).unwrap().replace(&format!("{AT} stdout "), "")
     }
@@ -146,22 +158,16 @@ mod tests {
     #[test]
     fn lines_as_container_runtimes_write_them() {
         let long = "x".repeat(PIECE);
-        let cases: [(&str, Vec<&[u8]>, String); 8] = [
+        let very_long = format!("{long}{long}y\n");
+        let cases: [(&str, Vec<&str>, String); 8] = [
             ("nothing", vec![], String::new()),
-            ("a line", vec![b"one\n"], "F one\n".to_owned()),
-            ("in two writes", vec![b"on", b"e\ntwo\n"], "F one\nF two\n".to_owned()),
-            ("an empty line", vec![b"\n\n"], "F \nF \n".to_owned()),
-            ("no newline at the end", vec![b"one\ntwo"], "F one\nP two\n".to_owned()),
-            ("just as long as a piece", vec![long.as_bytes(), b"\n"], format!("F {long}\n")),
-            ("longer than a piece", vec![long.as_bytes(), b"y\n"], format!("P {long}\nF y\n")),
-            (
-                "longer, at once",
-                vec![format!("{long}{long}y\n").as_bytes()]
-                    .into_iter()
-                    .map(|b| Box::leak(b.to_vec().into_boxed_slice()) as &[u8])
-                    .collect(),
-                format!("P {long}\nP {long}\nF y\n"),
-            ),
+            ("a line", vec!["one\n"], "F one\n".to_owned()),
+            ("in two writes", vec!["on", "e\ntwo\n"], "F one\nF two\n".to_owned()),
+            ("an empty line", vec!["\n\n"], "F \nF \n".to_owned()),
+            ("no newline at the end", vec!["one\ntwo"], "F one\nP two\n".to_owned()),
+            ("just as long as a piece", vec![&long, "\n"], format!("F {long}\n")),
+            ("longer than a piece", vec![&long, "y\n"], format!("P {long}\nF y\n")),
+            ("longer, at once", vec![&very_long], format!("P {long}\nP {long}\nF y\n")),
         ];
         for (case, writes, expected) in cases {
             assert!(written(&writes) == expected, "{case}");

@@ -117,11 +117,16 @@ impl Record {
         }
         let Some(lock) = self.lock()? else { return Ok(None) };
         // One that died in between left a directory without an order: nothing was started for it.
-        if self.0.join("order.json").exists() {
+        if self.is_ordered()? {
             return Ok(None);
         }
         self.write("order.json", order)?;
         Ok(Some(lock))
+    }
+
+    /// Whether anything was asked for.
+    fn is_ordered(&self) -> io::Result<bool> {
+        self.0.join("order.json").try_exists()
     }
 
     /// What was asked for; `None` if there is no such container.
@@ -147,7 +152,7 @@ impl Record {
     /// Notes how it ended, durably: whether a pod has done its work must be known after a crash, too.
     pub(super) fn set_exit(&self, exit: &Exit) -> io::Result<()> {
         let bytes = serde_json::to_vec(exit)?;
-        write_durably(&Linux::default(), &Beneath::new(&self.0, Path::new("exit.json")), &bytes)
+        write_durably(&Linux::new(), &Beneath::new(&self.0, Path::new("exit.json")), &bytes)
             .map_err(io::Error::other)
     }
 
@@ -172,7 +177,7 @@ impl Record {
         if let Some(exit) = self.exit()? {
             return Ok(State::Exited(exit));
         }
-        if self.order()?.is_none() {
+        if !self.is_ordered()? {
             return Ok(State::Unknown);
         }
         let lock = self.lock()?;

@@ -221,10 +221,11 @@ impl Root {
         Ok(())
     }
 
-    /// Puts something empty over a path of the host. What is not in the overlay is not seen anyway.
+    /// Puts something empty over a path of the host. One that is not there is made: the host may make it later, and the
+    /// overlay would show it.
     fn hide(&mut self, path: &Path) -> Result<(), Failure> {
         match inside::open_in_root(&self.place, path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.part(path, 0o755),
             Err(error) => Err(Failure::machine(format_args!("hiding {}", path.display()), error)),
             Ok(place) if inside::is_directory(&place).step("hiding")? => self.part(path, 0o755),
             Ok(place) => self.cover(&place, path),

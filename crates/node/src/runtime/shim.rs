@@ -75,6 +75,7 @@ fn start(record: &Record) -> Result<(Program, LogFile), Failure> {
     let (mut ours, theirs) = UnixStream::pair().step("socket")?;
     // From here on this process can start one child, which is the first process of its namespace.
     sandbox::unshare(Namespaces::Processes).step("process namespace")?;
+    sandbox::forget_inherited().step("descriptors")?;
     sandbox::to_inherit(&theirs).step("socket")?;
     let child = Command::new("/proc/self/exe")
         .arg(super::INIT)

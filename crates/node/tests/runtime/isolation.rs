@@ -1,13 +1,15 @@
 //! What a container cannot do, see or keep.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::time::Duration;
 
 use wharf_linux::MountTable;
-use wharf_node::runtime::{ContainerMount, ContainerSpec, Rights, User};
+use wharf_node::runtime::{ContainerMount, ContainerSpec, LogOptions, Rights, User};
 
-use crate::home::{Home, Mounted, sh};
+use crate::home::{Home, Mounted, sh, within};
 
 #[tokio::test]
 async fn what_is_written_beside_volumes_is_thrown_away() {
@@ -35,6 +37,7 @@ async fn hidden_places_are_empty() {
     fs::write(data.join("kubeconfig"), "secret").unwrap();
     fs::write(home.directory.path().join("file"), "secret").unwrap();
     fs::write(home.directory.path().join("seen"), "open").unwrap();
+    let later = home.directory.path().join("nowhere");
     let root = home.directory.path().display();
     let script = format!(
         "cat {root}/seen; ls -A {root}/data {root}/containers {root}/logs | grep -v ':$' | grep .; \
@@ -44,6 +47,19 @@ async fn hidden_places_are_empty() {
     assert!(log.starts_with("open"), "{log}");
     assert!(log.contains("No such file") && !log.contains("secret") && !log.contains("unmounted"), "{log}");
     assert_eq!(log.lines().count(), 1, "nothing is listed: {log}");
+
+    // Nor is what is made there only later.
+    let script =
+        format!("echo ready; while test ! -e /data/go; do sleep 0.05; done; ls -A {}", later.display());
+    let volume = home.make("volume");
+    let mut spec = sh("b", &script);
+    spec.mounts.push(mount(&volume, "/data"));
+    let id = home.runtime.start(spec).await.unwrap();
+    fs::create_dir(&later).unwrap();
+    fs::write(later.join("kubeconfig"), "secret").unwrap();
+    fs::write(volume.join("go"), "").unwrap();
+    within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!(home.log(&id, LogOptions::default()).await, "ready\n");
 }
 
 #[tokio::test]
@@ -213,6 +229,29 @@ async fn sockets_of_the_host_are_not_reached_through_its_files() {
     spec.command = connect("/data/socket".to_owned());
     spec.mounts.push(mount(home.directory.path(), "/data"));
     assert_eq!(home.output(spec).await, "reached");
+}
+
+#[tokio::test]
+async fn the_helpers_program_cannot_be_written_through_proc() {
+    // A copy that nobody else runs: a file that is being executed cannot be written to anyway.
+    let home = Home::with(|settings| {
+        let copy = settings.directory.with_file_name("helper");
+        fs::copy(&settings.program, &copy).unwrap();
+        settings.program = copy;
+    });
+    let id = home.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let record = fs::read(home.record(&id).join("running.json")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    // What a container gets hold of whose command is `/proc/self/exe`; it would wait for the end of the helper, too.
+    let held = fs::File::open(format!("/proc/{}/exe", record["shim"]["pid"])).unwrap();
+    within(home.runtime.stop(&id, Duration::ZERO)).await.unwrap();
+    let again = format!("/proc/self/fd/{}", held.as_raw_fd());
+    let error = fs::OpenOptions::new().write(true).open(again).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "not even by us");
+
+    let mut spec = sh("b", "");
+    spec.command = vec!["/proc/self/exe".to_owned()];
+    assert_ne!(home.run(spec).await.0.code, 0, "it is of no use in a container");
 }
 
 #[tokio::test]
