@@ -14,7 +14,7 @@ use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 
 const EXPLANATION: &str = "\
-In place of kube-controller-manager's controllers of these names, which are switched off there:
+In place of kube-controller-manager's controllers of these names (protection: all three of them), which are switched off there:
   kube-controller-manager --controllers=*,-persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,...
   wharf controllers --kubeconfig controller-manager.conf
 
@@ -54,15 +54,9 @@ pub(crate) enum Controller {
     /// Tells of claims that wait to be expanded
     #[value(name = "persistentvolume-expander-controller")]
     Expander,
-    /// Keeps claims that pods use
-    #[value(name = "persistentvolumeclaim-protection-controller")]
-    ClaimProtection,
-    /// Keeps volumes that claims use
-    #[value(name = "persistentvolume-protection-controller")]
-    VolumeProtection,
-    /// Keeps attribute classes that volumes use
-    #[value(name = "volumeattributesclass-protection-controller")]
-    AttributesClassProtection,
+    /// Keeps claims that pods use, volumes that claims use, and attribute classes that volumes use
+    #[value(name = "protection")]
+    Protection,
     /// Makes claims for ephemeral volumes
     #[value(name = "ephemeral-volume-controller")]
     Ephemeral,
@@ -72,13 +66,11 @@ pub(crate) enum Controller {
 }
 
 impl Controller {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::Binder,
         Self::AttachDetach,
         Self::Expander,
-        Self::ClaimProtection,
-        Self::VolumeProtection,
-        Self::AttributesClassProtection,
+        Self::Protection,
         Self::Ephemeral,
         Self::Scheduler,
     ];
@@ -89,9 +81,7 @@ impl Controller {
             Self::Binder => "the volume binder",
             Self::AttachDetach => "the attach/detach controller",
             Self::Expander => "the expansion controller",
-            Self::ClaimProtection => "claim protection",
-            Self::VolumeProtection => "volume protection",
-            Self::AttributesClassProtection => "attribute class protection",
+            Self::Protection => "protection",
             Self::Ephemeral => "the ephemeral claims' controller",
             Self::Scheduler => "the scheduler",
         }
@@ -110,11 +100,7 @@ impl Controller {
                 attach_detach::run(with(attach_detach::COMPONENT), attach_detach::Settings::default()).await;
             }
             Self::Expander => expand::run(with(expand::COMPONENT), expand::Settings::default()).await,
-            Self::ClaimProtection => protection::claims(with("persistentvolumeclaim-protection")).await,
-            Self::VolumeProtection => protection::volumes(with("persistentvolume-protection")).await,
-            Self::AttributesClassProtection => {
-                protection::attribute_classes(with("volumeattributesclass-protection")).await;
-            }
+            Self::Protection => protection::run(with("protection"), protection::Settings::default()).await,
             Self::Ephemeral => {
                 ephemeral::run(with(ephemeral::COMPONENT), ephemeral::Settings::default()).await
             }

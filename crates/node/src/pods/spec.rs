@@ -163,11 +163,9 @@ fn mounts<'a>(
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
     let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
-        Some(Place::Device { path, read_only }) => Ok(ContainerDevice {
-            source: path.clone(),
-            target: PathBuf::from(&wanted.device_path),
-            read_only: *read_only,
-        }),
+        Some(Place::Device { path, .. }) => {
+            Ok(ContainerDevice { source: path.clone(), target: PathBuf::from(&wanted.device_path) })
+        }
         Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
         None => Err(SpecError::NoVolume(wanted.name.clone())),
     };
@@ -232,10 +230,7 @@ mod tests {
                 mount("/v/config", None, "/config", true),
             ]
         );
-        assert_eq!(
-            spec.devices,
-            [ContainerDevice { source: "/v/raw".into(), target: "/dev/raw".into(), read_only: false }]
-        );
+        assert_eq!(spec.devices, [ContainerDevice { source: "/v/raw".into(), target: "/dev/raw".into() }]);
     }
 
     #[test]

@@ -168,7 +168,8 @@ impl Ground {
 
     /// The driver needs no attachments.
     pub async fn without_attach(&self) {
-        let spec = json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
+        let spec =
+            json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
         self.create::<CSIDriver>(None, json!({"metadata": {"name": DRIVER_NAME}, "spec": spec})).await;
     }
 
@@ -180,7 +181,8 @@ impl Ground {
             volume_capabilities: vec![capability(fs, Mode::SingleNodeWriter)],
             ..Default::default()
         };
-        let made = self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
+        let made =
+            self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
         let attributes: Value = made.volume_context.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
         let (mode, size) = (if fs.is_empty() { "Block" } else { "Filesystem" }, format!("{mib}Mi"));
         let modes = json!(["ReadWriteOnce"]);
@@ -207,7 +209,8 @@ impl Ground {
 
     /// A pod with volumes; each is mounted by a container, or is a device in it.
     pub async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
-        let names: Vec<&str> = volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> =
+            volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
         let mounts: Vec<Value> = names
             .iter()
             .filter(|name| !devices.contains(name))
@@ -219,7 +222,8 @@ impl Ground {
             "nodeName": NODE, "securityContext": context, "volumes": volumes,
             "containers": [{"name": "c", "image": "i", "volumeMounts": mounts, "volumeDevices": devices}],
         });
-        let pod = self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
+        let pod =
+            self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
         Arc::new(serde_json::from_value(pod).unwrap())
     }
 

@@ -40,7 +40,10 @@ async fn a_pod_has_its_volume_and_lets_go() {
     assert_eq!(fs::read_to_string(staged.join("globalmount/file")).unwrap(), "content");
     assert_eq!(ground.mounts().len(), 2, "stage and share");
     let record = fs::read_to_string(staged.join("vol_data.json")).unwrap();
-    assert_eq!(record, format!("{{\"driverName\":\"{DRIVER_NAME}\",\"volumeHandle\":\"{}\"}}\n", volume.handle));
+    assert_eq!(
+        record,
+        format!("{{\"driverName\":\"{DRIVER_NAME}\",\"volumeHandle\":\"{}\"}}\n", volume.handle)
+    );
     let record: serde_json::Value =
         serde_json::from_slice(&fs::read(path.with_file_name("vol_data.json")).unwrap()).unwrap();
     assert_eq!((&record["specVolID"], &record["nodeName"]), (&json!("pv1"), &json!("node-1")));
@@ -152,10 +155,15 @@ async fn a_driver_that_comes_late() {
     let agent = ground.agent();
     agent.volumes.settle();
     agent.volumes.want(pod.clone());
-    let error = timeout(Duration::from_secs(30), agent.volumes.mounted(&pod.metadata.uid)).await.unwrap().unwrap_err();
+    let error = timeout(Duration::from_secs(30), agent.volumes.mounted(&pod.metadata.uid))
+        .await
+        .unwrap()
+        .unwrap_err();
     assert_eq!(
         error.message,
-        format!("unmounted volumes=[data]: data: driver name {DRIVER_NAME} not found in the list of registered CSI drivers")
+        format!(
+            "unmounted volumes=[data]: data: driver name {DRIVER_NAME} not found in the list of registered CSI drivers"
+        )
     );
     ground.event("FailedMount").await;
     ground.plugins.put(plugin);
@@ -179,7 +187,9 @@ async fn statistics_are_shown_while_the_pod_has_it() {
     let shown = || {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
-        text.lines().filter(|line| line.starts_with("kubelet_volume_stats_") && line.contains("\"pv1\"")).count()
+        text.lines()
+            .filter(|line| line.starts_with("kubelet_volume_stats_") && line.contains("\"pv1\""))
+            .count()
     };
     agent.volumes.settle();
     agent.volumes.want(pod.clone());
@@ -200,7 +210,8 @@ impl Ground {
 
     async fn event(&self, reason: &str) {
         until(reason, async || {
-            let events = self.cluster.list::<Event>(&wharf_cluster::WatchOptions::default()).await.unwrap().items;
+            let events =
+                self.cluster.list::<Event>(&wharf_cluster::WatchOptions::default()).await.unwrap().items;
             events.iter().any(|event| event.reason == reason).then_some(())
         })
         .await;
