@@ -22,6 +22,7 @@ pub mod matching;
 mod meta;
 pub mod modify;
 pub mod names;
+pub mod namespace;
 pub mod node;
 pub mod parameters;
 pub mod patch;

@@ -3,7 +3,7 @@
 //!
 //! - Everything it keeps is beneath one directory; what it was doing when it died it goes on with at the next start.
 //! - Stopping leaves pods and volumes as they are. `wharf down` asks for them to be stopped and unmounted first.
-//! - Each part sees what it would see on a cluster: the node agent is a node, the API answers it as one.
+//! - Each part sees what it would see on a cluster; they share one handle of the API, and so one watch for each kind.
 
 mod drivers;
 mod objects;

@@ -18,7 +18,8 @@ use wharf_apiserver::rest::{self, Api, PodStreams};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions};
+use wharf_cluster::{Cluster, ConnectOptions, Events};
+use wharf_controllers::{Context, root_ca};
 use wharf_csi::{Client, Endpoint};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, DRIVER_NAME, disk};
@@ -101,11 +102,11 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let node = node.to_ascii_lowercase();
     let _alone = lock(&place)?;
 
-    // The API, and the two ways to it: the node's agent is a node to it, all others may do all.
+    // The API, and the way to it within this process, which all share: one watch for each kind.
     let (mut serving, mut driving, mut acting) = (Parts::default(), Parts::default(), Parts::default());
     let runtime = containers(&place, args.pool.as_deref())?;
-    let (api, server) = serve_api(&args, &place, &runtime, &mut serving).await?;
-    let cluster = here(&api, &Identity::Admin);
+    let Served { api, address, certificate } = serve_api(&args, &place, &runtime, &mut serving).await?;
+    let cluster = here(&api);
 
     // Drivers, so that it is known what they are.
     let mut drivers = Vec::new();
@@ -138,13 +139,13 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    start_controllers(&cluster, &node, &mut acting);
+    start_controllers(&cluster, &node, certificate, &mut acting);
     let agent = Node {
-        cluster: here(&api, &Identity::Node(node.clone())),
+        cluster: cluster.clone(),
         name: node,
         root: place.kubelet(),
         runtime,
-        server: Some((server.ip().to_string(), server.port())),
+        server: Some((address.ip().to_string(), address.port())),
         alone: true,
     };
     agent.start(&Gate::new(None, acting.stop.clone()), |name, part| acting.keep(name, part));
@@ -173,6 +174,14 @@ fn lock(place: &Place) -> anyhow::Result<Box<dyn Send + Sync>> {
     Ok(locked)
 }
 
+/// An API server that runs.
+struct Served {
+    api: Api,
+    address: SocketAddr,
+    /// Of its authority.
+    certificate: String,
+}
+
 /// Containers see nothing of what is ours.
 fn containers(place: &Place, pool: Option<&Path>) -> anyhow::Result<Runtime> {
     let hidden = [Some(place.path()), pool].into_iter().flatten().map(Path::to_owned).collect();
@@ -184,7 +193,7 @@ async fn serve_api(
     place: &Place,
     runtime: &Runtime,
     parts: &mut Parts,
-) -> anyhow::Result<(Api, SocketAddr)> {
+) -> anyhow::Result<Served> {
     let dir = place.api();
     let store =
         Store::open(&dir, store::Options::default()).with_context(|| format!("open {}", dir.display()))?;
@@ -197,6 +206,7 @@ async fn serve_api(
     api.prepare().await.context("make the first namespaces")?;
     let kubeconfig = pki.kubeconfig(&Identity::Admin, &url, now())?;
     write_private(&place.kubeconfig(), kubeconfig.as_bytes()).context("write the kubeconfig")?;
+    let certificate = pki.certificate().to_owned();
     let (serving, stop) = (api.clone(), parts.stop.clone());
     parts.start("the API server", async move { server.run(serving, pki, &[], stop).await });
     let (beside, stop) = (api.clone(), parts.stop.clone());
@@ -206,12 +216,12 @@ async fn serve_api(
             () = stop.cancelled() => {}
         }
     });
-    Ok((api, address))
+    Ok(Served { api, address, certificate })
 }
 
-/// The API in this process, as this one sees it.
-fn here(api: &Api, identity: &Identity) -> Cluster {
-    Cluster::with_client(kube::Client::new(api.service(identity.user()), "default"))
+/// The API in this process.
+fn here(api: &Api) -> Cluster {
+    Cluster::with_client(kube::Client::new(api.service(Identity::Admin.user()), "default"))
 }
 
 async fn serve_local(
@@ -301,8 +311,11 @@ fn sidecar_of(
     }
 }
 
-fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
+fn start_controllers(cluster: &Cluster, node: &str, certificate: String, parts: &mut Parts) {
     let gate = Gate::new(None, parts.stop.clone());
+    let events = Events::start(cluster, "root-ca-certificate-publisher", node);
+    let context = Context { cluster: cluster.clone(), gate: gate.clone(), events };
+    parts.keep("the publisher of the authority", root_ca::run(context, certificate));
     for controller in Controller::ALL {
         parts.keep(controller.name(), controller.run(cluster.clone(), gate.clone(), node.to_owned()));
     }
