@@ -1,5 +1,6 @@
 //! The scheduler on the embedded API, with hands in the test that provision and bind.
 
+mod together;
 mod world;
 
 use std::collections::BTreeMap;
@@ -72,7 +73,7 @@ async fn a_pod_goes_where_its_volume_is() {
     world.node("n1", None).await;
     world.node("n2", None).await;
     world.bind();
-    world.volume("v", "n2").await;
+    world.volume("v", "n2", "ReadWriteOnce").await;
     let scheduler = world.schedule(Settings::default());
     let claim = world.claim("c", FIXED, "ReadWriteOnce").await;
     let pod = world.pod("p", &["c"], json!({})).await;
@@ -235,7 +236,7 @@ async fn room_is_promised_once() {
 async fn a_claim_for_one_pod_is_for_one_pod() {
     let mut world = World::new().await;
     world.node("n1", None).await;
-    world.volume("v", "n1").await;
+    world.volume("v", "n1", "ReadWriteOncePod").await;
     world.bind();
     let scheduler = world.schedule(Settings::default());
     world.claim("c", FIXED, "ReadWriteOncePod").await;

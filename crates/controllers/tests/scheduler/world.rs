@@ -12,8 +12,8 @@ use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::{rest, store};
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, Events, Notice, Patch, Store, WatchOptions};
-use wharf_controllers::Context;
 use wharf_controllers::scheduler::{self, Settings};
+use wharf_controllers::{Context, binder, ephemeral};
 use wharf_model::names::annotation;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
@@ -44,6 +44,8 @@ impl Running {
 pub(crate) struct World {
     pub(crate) cluster: Cluster,
     beside: JoinSet<()>,
+    /// Whether there are controllers.
+    controlled: bool,
     _dir: TempDir,
 }
 
@@ -57,7 +59,7 @@ impl World {
         let cluster = Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"));
         let mut beside = JoinSet::new();
         beside.spawn(async move { api.run().await });
-        let world = Self { cluster, beside, _dir: dir };
+        let world = Self { cluster, beside, controlled: false, _dir: dir };
         // Pods need their namespace's account.
         let account = wharf_model::Api { kind: "ServiceAccount", plural: "serviceaccounts", ..Pod::API };
         world
@@ -133,12 +135,12 @@ impl World {
     }
 
     /// A volume that is there, and that only this node reaches.
-    pub(crate) async fn volume(&self, name: &str, node: &str) {
+    pub(crate) async fn volume(&self, name: &str, node: &str, mode: &str) {
         let term = json!({"matchExpressions": [{"key": "host", "operator": "In", "values": [node]}]});
         self.make::<PersistentVolume>(json!({
             "metadata": {"name": name},
             "spec": {
-                "storageClassName": FIXED, "accessModes": ["ReadWriteOnce", "ReadWriteOncePod"],
+                "storageClassName": FIXED, "accessModes": [mode],
                 "capacity": {"storage": "1Gi"}, "csi": {"driver": DRIVER, "volumeHandle": name},
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
             },
@@ -205,9 +207,23 @@ impl World {
         }
     }
 
-    /// Whoever provisions: claims with a node get a volume there and are bound to it. The first `failures` times it
-    /// takes the node back instead.
+    /// The controllers that bind claims and make those of ephemeral volumes, in place of the hands of this test.
+    pub(crate) fn control(&mut self) {
+        let stop = CancellationToken::new();
+        let context = |component: &str| Context {
+            cluster: self.cluster.clone(),
+            gate: Gate::new(None, stop.clone()),
+            events: Events::start(&self.cluster, component, "test"),
+        };
+        self.beside.spawn(binder::run(context(binder::COMPONENT), binder::Settings::default()));
+        self.beside.spawn(ephemeral::run(context(ephemeral::COMPONENT), ephemeral::Settings::default()));
+        self.controlled = true;
+    }
+
+    /// Whoever provisions: claims with a node get a volume there and are bound to it, unless there is one who binds. The
+    /// first `failures` times it takes the node back instead.
     pub(crate) fn provision(&mut self, failures: usize) {
+        let binds = !self.controlled;
         let (cluster, mut left) = (self.cluster.clone(), failures);
         self.hand(move |claim| {
             let fails = left > 0 && claim.selected_node().is_some();
@@ -232,7 +248,7 @@ impl World {
                         "claimRef": {"kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name, "uid": meta.uid},
                     },
                 });
-                if cluster.create(&PersistentVolume::API, None, &volume).await.is_ok() {
+                if cluster.create(&PersistentVolume::API, None, &volume).await.is_ok() && binds {
                     bind(&cluster, &meta.key(), &name).await;
                 }
             }

@@ -44,6 +44,12 @@ fn dynamic(claims: Vec<Arc<PersistentVolumeClaim>>, volumes: &[Arc<PersistentVol
     view
 }
 
+/// The volume of the claim `b`.
+fn owned(node: &str) -> Arc<PersistentVolume> {
+    let claim = json!({"namespace": "ns", "name": "b", "uid": "b-uid"});
+    volume("own", over(json!({"spec": {"claimRef": claim}, "status": {"phase": "Bound"}}), on(node)))
+}
+
 fn sized(size: &str, on: Value) -> Value {
     over(json!({"spec": {"capacity": {"storage": size}}}), on)
 }
@@ -90,10 +96,9 @@ fn volumes_that_are_there() {
         "no volume for two"
     );
 
-    let mixed =
-        fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[small.clone(), volume("own", on("n1"))]);
+    let mixed = fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[small.clone(), owned("n1")]);
     assert_eq!(plan(&mixed).0, pairs(&[("small", "a")]));
-    let no_match = fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[far, volume("own", on("n2"))]);
+    let no_match = fixed(vec![asking("a", "1Gi"), bound_claim("b", "own")], &[far, owned("n2")]);
     assert_eq!(found(&no_match), Found::Conflicts(vec![UNREACHABLE, NO_VOLUME]));
 
     // One that was reserved for the claim, even if a smaller one is free; and one of another's.
@@ -117,7 +122,7 @@ fn volumes_that_are_made() {
     let (small, asks) = (volume("small", on("n1")), vec![asking("a", "5Gi"), asking("b", "1Gi")]);
     assert_eq!(plan(&dynamic(asks, &[small])), (pairs(&[("small", "b")]), vec!["a".into()]));
 
-    let own = volume("own", on("n1"));
+    let own = owned("n1");
     let mixed = dynamic(vec![bound_claim("b", "own"), claim("a", json!({}))], &[own]);
     assert_eq!(plan(&mixed), (vec![], vec!["a".into()]));
 
