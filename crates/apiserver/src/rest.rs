@@ -75,11 +75,13 @@ pub struct Options {
     pub watches: usize,
     /// Where the server is, for those who check its tokens: `https://127.0.0.1:6443`.
     pub base: String,
+    /// The certificate by which pods know the server, in PEM; each namespace has it as `kube-root-ca.crt`. Empty: none.
+    pub authority: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into() }
+        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into(), authority: String::new() }
     }
 }
 
@@ -172,6 +174,10 @@ impl Api {
         B::Error: Into<BoxError>,
     {
         Client { api: self.clone(), user, _of: PhantomData }
+    }
+
+    pub(crate) fn authority(&self) -> &str {
+        &self.0.options.authority
     }
 
     pub(crate) fn now(&self) -> Time {

@@ -35,7 +35,8 @@ fn decide(namespace: Option<&Namespace>, there: Option<&ConfigMap>, certificate:
         (Some(namespace), _) if namespace.metadata.is_deleting() => Step::Rest,
         (Some(_), None) => Step::Make,
         (Some(_), Some(there)) => {
-            let right = there.data.len() == 1 && there.data.get(KEY).is_some_and(|value| value == certificate);
+            let right =
+                there.data.len() == 1 && there.data.get(KEY).is_some_and(|value| value == certificate);
             if right { Step::Rest } else { Step::Mend }
         }
     }
@@ -47,7 +48,8 @@ pub async fn run(context: Context, certificate: String) {
     let namespaces = cluster.store::<Namespace>(WatchOptions::default());
     let field_selector = Some(format!("metadata.name={NAME}"));
     let maps = cluster.store::<ConfigMap>(WatchOptions { field_selector, ..WatchOptions::default() });
-    let backoff = Backoff { start: Duration::from_millis(200), max: Duration::from_secs(60), ..Backoff::default() };
+    let backoff =
+        Backoff { start: Duration::from_millis(200), max: Duration::from_secs(60), ..Backoff::default() };
     let queue: Queue<Key> = Queue::new("root-ca", backoff, cluster.metrics());
     let gate = context.gate.clone();
     tokio::select! {
@@ -84,7 +86,11 @@ impl Publisher {
         let there = self.maps.get(&key);
         let cluster = &self.context.cluster;
         let data = json!({KEY: self.certificate});
-        let done = match decide(self.namespaces.get(namespace).as_deref(), there.as_deref(), &self.certificate) {
+        let done = match decide(
+            self.namespaces.get(namespace).as_deref(),
+            there.as_deref(),
+            &self.certificate,
+        ) {
             Step::Rest => return Outcome::Done,
             Step::Make => {
                 let body = json!({"metadata": {"name": NAME, "annotations": {"kubernetes.io/description": DESCRIPTION}},
@@ -93,8 +99,10 @@ impl Publisher {
             }
             Step::Mend => {
                 let path = [("add", "/data", data), ("test", "/metadata/name", Value::from(NAME))];
-                let operations: Value =
-                    path.into_iter().map(|(op, path, value)| json!({"op": op, "path": path, "value": value})).collect();
+                let operations: Value = path
+                    .into_iter()
+                    .map(|(op, path, value)| json!({"op": op, "path": path, "value": value}))
+                    .collect();
                 cluster.patch(&ConfigMap::API, &key, None, Patch::Json(operations)).await
             }
         };

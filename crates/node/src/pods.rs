@@ -23,8 +23,6 @@ mod programs;
 mod spec;
 mod status;
 mod streams;
-#[cfg(test)]
-mod tests;
 mod versions;
 mod view;
 

@@ -175,7 +175,8 @@ async fn serve(
         .with_context(|| format!("open {}", data_dir.display()))?;
     let pki = Arc::new(Pki::open_or_make(data_dir, now())?);
     let server = Server::bind(listen).await?;
-    let options = rest::Options { base: server.url(), ..rest::Options::default() };
+    let authority = pki.certificate_pem().to_owned();
+    let options = rest::Options { base: server.url(), authority, ..rest::Options::default() };
     let api = Api::new(store, pki.access()?, options);
     api.prepare().await.context("make the first namespaces")?;
     if let Some(out) = out {

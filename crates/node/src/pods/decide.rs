@@ -243,4 +243,4 @@ fn rest(view: &View, over: Option<Over>, wait: Option<Duration>, now: Time) -> S
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::pods) mod tests;
