@@ -17,6 +17,7 @@ pub mod group_snapshot;
 mod kind;
 pub mod lease;
 mod map;
+pub mod matching;
 mod meta;
 pub mod modify;
 pub mod names;
