@@ -202,8 +202,8 @@ fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// What would do, but for the places that are then changed.
-fn sound() -> Vec<Value> {
+/// What would do, and where, but for the places that are then changed.
+fn sound() -> Vec<(&'static str, Value)> {
     let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
     let container = json!({
         "name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}],
@@ -214,38 +214,44 @@ fn sound() -> Vec<Value> {
         "containers": [container], "tolerations": [{"key": "k", "operator": "Exists"}], "nodeName": "n1",
         "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "a"}}, {"name": "w", "emptyDir": {}}],
     });
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]});
     let volume = json!({
         "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "h"},
         "claimRef": {"namespace": "default", "name": "a"},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]}},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
     });
+    let drivers = json!([{"name": "d", "nodeID": "n", "topologyKeys": ["k"], "allocatable": {"count": 1}}]);
+    let attachment = json!({"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "a"}});
+    let lease =
+        json!({"holderIdentity": "h", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"});
+    let snapshot = json!({"volumeSnapshotClassName": "a", "source": {"persistentVolumeClaimName": "a"}});
+    let topologies = json!([{"matchLabelExpressions": [{"key": "k", "values": ["v"]}]}]);
+    let class = json!({"provisioner": "d", "parameters": {"a": "b"}, "allowedTopologies": topologies});
+    let about = json!({"kind": "Pod", "namespace": "default", "name": "a"});
+    let event = json!({"involvedObject": about, "reason": "R", "message": "m", "type": "Normal"});
     let object = |spec: Value| json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": spec});
     let plain = |fields: Value| {
         let mut object = json!({"metadata": {"name": "a", "finalizers": ["a/b"]}});
         object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         object
     };
+    let here = "/api/v1/namespaces/default";
+    let of = |plural: &str| -> &'static str {
+        COLLECTIONS.iter().find(|path| path.starts_with(here) && path.ends_with(plural)).unwrap()
+    };
     vec![
-        object(claim),
-        object(pod),
-        object(volume),
-        object(
-            json!({"drivers": [{"name": "d", "nodeID": "n", "topologyKeys": ["k"], "allocatable": {"count": 1}}]}),
-        ),
-        object(json!({"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "a"}})),
-        object(
-            json!({"holderIdentity": "h", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"}),
-        ),
-        object(json!({"volumeSnapshotClassName": "a", "source": {"persistentVolumeClaimName": "a"}})),
-        plain(
-            json!({"provisioner": "d", "parameters": {"a": "b"}, "allowedTopologies": [{"matchLabelExpressions": [{"key": "k", "values": ["v"]}]}]}),
-        ),
-        plain(json!({"data": {"a": "YQ=="}, "type": "Opaque"})),
-        plain(
-            json!({"involvedObject": {"kind": "Pod", "namespace": "default", "name": "a"}, "reason": "R", "message": "m", "type": "Normal"}),
-        ),
-        json!({"metadata": {"labels": {"a": null}}}),
-        json!([{"op": "add", "path": "/metadata/labels", "value": {"c": "d"}}, {"op": "test", "path": "/spec", "value": 1}]),
+        (of("/persistentvolumeclaims"), object(claim)),
+        (of("/pods"), object(pod)),
+        (of("/secrets"), plain(json!({"data": {"a": "YQ=="}, "type": "Opaque"}))),
+        (of("/configmaps"), plain(json!({"data": {"a": "b"}}))),
+        (of("/events"), plain(event)),
+        ("/api/v1/persistentvolumes", object(volume)),
+        ("/api/v1/nodes", object(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}))),
+        ("/apis/storage.k8s.io/v1/csinodes", object(json!({"drivers": drivers}))),
+        ("/apis/storage.k8s.io/v1/volumeattachments", object(attachment)),
+        ("/apis/storage.k8s.io/v1/storageclasses", plain(class)),
+        ("/apis/coordination.k8s.io/v1/namespaces/default/leases", object(lease)),
+        ("/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots", object(snapshot)),
     ]
 }
 
@@ -263,19 +269,23 @@ fn places(value: &Value, at: &str, out: &mut Vec<String>) {
     }
 }
 
+/// An object with so much of it changed.
+fn changed(mut object: Value, changes: Vec<(prop::sample::Index, Value)>) -> Vec<u8> {
+    for (index, value) in changes {
+        let mut all = Vec::new();
+        places(&object, "", &mut all);
+        if let Some(place) = object.pointer_mut(&all[index.index(all.len())]) {
+            *place = value;
+        }
+    }
+    object.to_string().into_bytes()
+}
+
+fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, Value)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), json()), 0..3)
+}
+
 fn body() -> impl Strategy<Value = Vec<u8>> {
-    let changed =
-        (prop::sample::select(sound()), prop::collection::vec((any::<prop::sample::Index>(), json()), 0..4))
-            .prop_map(|(mut object, changes)| {
-                for (index, value) in changes {
-                    let mut all = Vec::new();
-                    places(&object, "", &mut all);
-                    if let Some(place) = object.pointer_mut(&all[index.index(all.len())]) {
-                        *place = value;
-                    }
-                }
-                object.to_string().into_bytes()
-            });
     let protobuf = (
         prop::sample::select(vec!["Pod", "ConfigMap", "Event", "PersistentVolumeClaim", "DeleteOptions"]),
         any::<Vec<u8>>(),
@@ -291,7 +301,6 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
             body
         });
     prop_oneof![
-        6 => changed,
         3 => json().prop_map(|value| value.to_string().into_bytes()),
         1 => prop::collection::vec(json(), 0..4).prop_map(|list| Value::from(list).to_string().into_bytes()),
         1 => any::<Vec<u8>>(),
@@ -331,8 +340,35 @@ fn path() -> impl Strategy<Value = String> {
     ]
 }
 
+/// Requests that would be done, but for what is changed in their bodies.
+fn sensible() -> impl Strategy<Value = Sent> {
+    let how = prop::sample::select(vec![
+        ("POST", "", "application/json"),
+        ("PUT", "/a", "application/json"),
+        ("PUT", "/a/status", "application/json"),
+        ("PATCH", "/a", "application/merge-patch+json"),
+        ("PATCH", "/a", "application/strategic-merge-patch+json"),
+        ("PATCH", "/a/status", "application/strategic-merge-patch+json"),
+        ("DELETE", "/a", "application/json"),
+        ("GET", "", "application/json"),
+    ]);
+    let query = prop_oneof![3 => Just(String::new()), 1 => query()];
+    let accept = prop::sample::select(&ACCEPT[..3]);
+    (prop::sample::select(sound()), changes(), how, query, accept).prop_map(
+        |((collection, object), changes, (method, below, media), query, accept)| {
+            let body = if matches!(method, "GET" | "DELETE") { Vec::new() } else { changed(object, changes) };
+            let headers = vec![("content-type", media.to_owned()), ("accept", accept.to_owned())];
+            Sent { user: 2, method, path: format!("{collection}{below}?{query}"), headers, body }
+        },
+    )
+}
+
 /// Any request: most of them nearly make sense.
 pub(crate) fn sent() -> impl Strategy<Value = Sent> {
+    prop_oneof![2 => sensible(), 1 => any_sent()]
+}
+
+fn any_sent() -> impl Strategy<Value = Sent> {
     let method = prop::sample::select(vec![
         "GET", "GET", "POST", "POST", "POST", "PUT", "PUT", "PATCH", "PATCH", "PATCH", "DELETE", "HEAD",
         "OPTIONS", "TRACE",
