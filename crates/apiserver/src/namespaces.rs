@@ -62,8 +62,7 @@ fn is_furnished(api: &Api, namespace: &str) -> Result<bool, Refusal> {
     let has = |plural: &str, name: &str| {
         Ok::<_, Refusal>(api.store().get(&key(core_kind(plural)?, namespace, name)).is_some())
     };
-    Ok(has("serviceaccounts", ACCOUNT)?
-        && (api.authority().is_empty() || has("configmaps", AUTHORITY)?))
+    Ok(has("serviceaccounts", ACCOUNT)? && (api.authority().is_empty() || has("configmaps", AUTHORITY)?))
 }
 
 async fn make_furniture(api: &Api, namespace: &str) -> Result<(), Refusal> {

@@ -10,7 +10,6 @@ pub mod binder;
 pub mod ephemeral;
 pub mod expand;
 pub mod protection;
-pub mod root_ca;
 pub mod scheduler;
 
 use wharf_cluster::work::Gate;

@@ -22,7 +22,6 @@ pub mod matching;
 mod meta;
 pub mod modify;
 pub mod names;
-pub mod namespace;
 pub mod node;
 pub mod parameters;
 pub mod patch;

@@ -127,11 +127,6 @@ impl std::fmt::Debug for Pki {
 }
 
 impl Pki {
-    /// The authority's certificate, in PEM: what clients trust.
-    pub fn certificate(&self) -> &str {
-        &self.certificate_pem
-    }
-
     /// Opens the authority in `data/pki`, and makes it if there is none. One process at a time: who calls holds the
     /// lock of the data directory.
     pub fn open_or_make(data: &Path, now: Time) -> Result<Self, PkiError> {

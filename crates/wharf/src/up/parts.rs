@@ -18,8 +18,7 @@ use wharf_apiserver::rest::{self, Api, PodStreams};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions, Events};
-use wharf_controllers::{Context, root_ca};
+use wharf_cluster::{Cluster, ConnectOptions};
 use wharf_csi::{Client, Endpoint};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, DRIVER_NAME, disk};
@@ -105,7 +104,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     // The API, and the way to it within this process, which all share: one watch for each kind.
     let (mut serving, mut driving, mut acting) = (Parts::default(), Parts::default(), Parts::default());
     let runtime = containers(&place, args.pool.as_deref())?;
-    let Served { api, address, certificate } = serve_api(&args, &place, &runtime, &mut serving).await?;
+    let (api, address) = serve_api(&args, &place, &runtime, &mut serving).await?;
     let cluster = here(&api);
 
     // Drivers, so that it is known what they are.
@@ -139,7 +138,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    start_controllers(&cluster, &node, certificate, &mut acting);
+    start_controllers(&cluster, &node, &mut acting);
     let agent = Node {
         cluster: cluster.clone(),
         name: node,
@@ -174,14 +173,6 @@ fn lock(place: &Place) -> anyhow::Result<Box<dyn Send + Sync>> {
     Ok(locked)
 }
 
-/// An API server that runs.
-struct Served {
-    api: Api,
-    address: SocketAddr,
-    /// Of its authority.
-    certificate: String,
-}
-
 /// Containers see nothing of what is ours.
 fn containers(place: &Place, pool: Option<&Path>) -> anyhow::Result<Runtime> {
     let hidden = [Some(place.path()), pool].into_iter().flatten().map(Path::to_owned).collect();
@@ -193,7 +184,7 @@ async fn serve_api(
     place: &Place,
     runtime: &Runtime,
     parts: &mut Parts,
-) -> anyhow::Result<Served> {
+) -> anyhow::Result<(Api, SocketAddr)> {
     let dir = place.api();
     let store =
         Store::open(&dir, store::Options::default()).with_context(|| format!("open {}", dir.display()))?;
@@ -201,12 +192,13 @@ async fn serve_api(
     let server = Server::bind(args.listen).await?;
     let (url, address) = (server.url(), server.address());
     let streams: Arc<dyn PodStreams> = Arc::new(Streams::new(runtime.clone()));
-    let options = rest::Options { base: url.clone(), streams: Some(streams), ..rest::Options::default() };
+    let authority = pki.certificate_pem().to_owned();
+    let options =
+        rest::Options { base: url.clone(), streams: Some(streams), authority, ..rest::Options::default() };
     let api = Api::new(store, pki.access()?, options);
     api.prepare().await.context("make the first namespaces")?;
     let kubeconfig = pki.kubeconfig(&Identity::Admin, &url, now())?;
     write_private(&place.kubeconfig(), kubeconfig.as_bytes()).context("write the kubeconfig")?;
-    let certificate = pki.certificate().to_owned();
     let (serving, stop) = (api.clone(), parts.stop.clone());
     parts.start("the API server", async move { server.run(serving, pki, &[], stop).await });
     let (beside, stop) = (api.clone(), parts.stop.clone());
@@ -216,7 +208,7 @@ async fn serve_api(
             () = stop.cancelled() => {}
         }
     });
-    Ok(Served { api, address, certificate })
+    Ok((api, address))
 }
 
 /// The API in this process.
@@ -311,11 +303,8 @@ fn sidecar_of(
     }
 }
 
-fn start_controllers(cluster: &Cluster, node: &str, certificate: String, parts: &mut Parts) {
+fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
     let gate = Gate::new(None, parts.stop.clone());
-    let events = Events::start(cluster, "root-ca-certificate-publisher", node);
-    let context = Context { cluster: cluster.clone(), gate: gate.clone(), events };
-    parts.keep("the publisher of the authority", root_ca::run(context, certificate));
     for controller in Controller::ALL {
         parts.keep(controller.name(), controller.run(cluster.clone(), gate.clone(), node.to_owned()));
     }
