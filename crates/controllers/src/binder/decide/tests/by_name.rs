@@ -194,6 +194,14 @@ fn what_a_bound_claim_shows() {
             "currentVolumeAttributesClassName": "gold",
         })
     );
+    // A mode that we do not know is not ours to show.
+    let mut odd = world.clone();
+    odd.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce", "New"]);
+    odd.run(usize::MAX);
+    assert_eq!(
+        (&odd.claims[0]["status"]["phase"], odd.claims[0]["status"].get("accessModes")),
+        (&json!("Bound"), None)
+    );
     // A volume that says no size cannot be shown.
     let mut world = world;
     world.volumes[0]["spec"]["capacity"] = json!({});
