@@ -112,6 +112,11 @@ fn the_server_is_asked_before_anything_is_lost() {
         (world.state(), world.asked()),
         (vec!["v Bound c:uid".into(), "c Bound v 1Gi +done +ctl".into()], 1)
     );
+    // One that is lost already is not asked for again and again.
+    let lost = bound_claim("c", "v", json!({"status": {"phase": "Lost"}}));
+    let mut world = World { claims: vec![lost], ..World::default() };
+    world.run(usize::MAX);
+    assert_eq!(world.asked(), 0);
     // 4-12: a claim that our store does not have yet.
     let mut world = World {
         volumes,
