@@ -30,7 +30,7 @@ use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, Volum
 use crate::Context;
 use act::Then;
 use decide::{Report, decide};
-use memory::{Memories, note};
+use memory::{Memories, note, take_back};
 use view::View;
 use wake::Subject;
 
@@ -143,7 +143,6 @@ pub async fn run(context: Context, settings: Settings) {
     // These end with this function.
     let mut besides = JoinSet::new();
     controller.feeds(&mut besides);
-    controller.look_at_all();
     let queue = controller.queue.clone();
     let workers = controller.settings.pace.workers;
     let one = |subject| {
@@ -238,6 +237,15 @@ impl AttachDetach {
                 this.look_at_all();
             }
         });
+        let this = Arc::clone(self);
+        into.spawn(async move {
+            loop {
+                this.context.gate.opened().await;
+                this.context.gate.lost().await;
+                // What somebody else did meanwhile we did not see: no wait has lasted since before.
+                this.memories.forget();
+            }
+        });
     }
 
     fn look_at_all(&self) {
@@ -262,7 +270,8 @@ impl AttachDetach {
             }
             let then = match subject {
                 Subject::Volume(name) => {
-                    let view = self.look(name, &[]);
+                    let mut view = self.look(name, &[]);
+                    take_back(&mut view);
                     // Only the volume's own worker writes down since when something is so.
                     self.memories.keep(&view);
                     let step = decide(&view, now());
@@ -280,6 +289,8 @@ impl AttachDetach {
     fn look(&self, name: &VolumeName, besides: &[&str]) -> View<'_> {
         let volumes = self.volumes.by_index(BY_NAME, &name.to_string());
         let mut keys = BTreeSet::new();
+        let unheard = self.memories.unheard(name);
+        let besides: Vec<&str> = besides.iter().copied().chain(unheard.iter().map(String::as_str)).collect();
         let mut nodes: BTreeSet<String> = besides.iter().map(|&node| node.to_owned()).collect();
         for volume in &volumes {
             let (spec, name) = (&volume.spec, &volume.metadata.name);
@@ -302,7 +313,7 @@ impl AttachDetach {
         };
         let memory = |node: &str| self.memories.of(name, node);
         let in_use_last = |node: &str| self.memories.in_use_last(node);
-        let mut view = View::of(&self.settings, name.clone(), &known, besides, memory, in_use_last);
+        let mut view = View::of(&self.settings, name.clone(), &known, &besides, memory, in_use_last);
         note(&mut view, now());
         view
     }

@@ -1,14 +1,19 @@
 //! The attach/detach controller on the embedded API, with an attacher and node agents of a few lines.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use hyper::{Request, Response};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::Service as _;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
@@ -34,6 +39,8 @@ struct Embedded {
     tasks: Vec<JoinHandle<()>>,
     /// Whether the attacher saw a volume on two nodes.
     two_nodes: Arc<AtomicBool>,
+    /// Whether the controller's reports to nodes are refused.
+    mute: Arc<AtomicBool>,
     _dir: TempDir,
 }
 
@@ -47,6 +54,24 @@ impl Drop for Embedded {
 
 fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
+}
+
+/// The same, but what it says to nodes may be refused.
+fn client_that_may_fail(api: &Api, mute: Arc<AtomicBool>) -> Cluster {
+    let inner = api.service::<kube::client::Body>(User::admin());
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let (mut inner, mute) = (inner.clone(), Arc::clone(&mute));
+        async move {
+            let path = request.uri().path();
+            let told = path.starts_with("/api/v1/nodes/") && path.ends_with("/status");
+            if told && request.method() == "PATCH" && mute.load(Ordering::Relaxed) {
+                let body = Full::new(Bytes::from("{}")).map_err(Into::into).boxed_unsync();
+                return Ok::<_, Infallible>(Response::builder().status(500).body(body).unwrap());
+            }
+            inner.call(request).await
+        }
+    });
+    Cluster::with_client(kube::Client::new(service, "default"))
 }
 
 impl Embedded {
@@ -63,12 +88,13 @@ impl Embedded {
         let two_nodes = Arc::new(AtomicBool::new(false));
         let attacher = tokio::spawn(attacher(client(&api), Arc::clone(&two_nodes)));
         let cluster = client(&api);
-        Self { api, cluster, tasks: vec![beside, attacher], two_nodes, _dir: dir }
+        let mute = Arc::default();
+        Self { api, cluster, tasks: vec![beside, attacher], two_nodes, mute, _dir: dir }
     }
 
     /// A controller of its own, which stops with the answer.
     fn controller(&self, settings: Settings) -> Controller {
-        let cluster = client(&self.api);
+        let cluster = client_that_may_fail(&self.api, Arc::clone(&self.mute));
         let stop = CancellationToken::new();
         let events = Events::start(&cluster, COMPONENT, "test");
         let context = Context { gate: Gate::new(None, stop.clone()), events, cluster };
@@ -264,6 +290,26 @@ async fn a_volume_comes_and_goes() {
     assert!(api.told(&volume, "a").await, "it is in use");
 
     api.in_use("a", &[]).await;
+    api.detached(&volume, "a").await;
+    controller.stopped().await;
+}
+
+/// co.md 1.3 "PATCH node.status.volumesAttached FIRST; on failure put it back and skip".
+/// Test_Run_UpdateNodeStatusFailBeforeOneVolumeDetachNodeWithReadWriteOnce.
+#[tokio::test]
+async fn what_a_node_was_not_told_is_not_done() {
+    let api = Embedded::start().await;
+    api.node("a").await;
+    let volume = api.volume("one", &["ReadWriteOnce"]).await;
+    let controller = api.controller(Settings::default());
+    api.pod("p", "a", "one").await;
+    api.attached(&volume, "a").await;
+    api.mute.store(true, Ordering::Relaxed);
+    api.end_pod("p").await;
+    sleep(SETTLED).await;
+    assert!(api.attachment(&volume, "a").await.is_some_and(|a| !a.metadata.is_deleting()), "it was not told");
+    assert!(api.told(&volume, "a").await);
+    api.mute.store(false, Ordering::Relaxed);
     api.detached(&volume, "a").await;
     controller.stopped().await;
 }

@@ -12,6 +12,7 @@ use wharf_model::whole::Node;
 use wharf_model::{Key, Kind, VolumeAttachment};
 
 use super::decide::{News, Proof, Step};
+use super::memory::Unheard;
 use super::view::View;
 use super::wake::Subject;
 use super::{AttachDetach, report, tell};
@@ -57,6 +58,8 @@ impl AttachDetach {
             }
             Step::Attach { node, volume } => {
                 let done = self.attach(view, &node, &volume).await;
+                let lost = matches!(&done, Err(AttachError::Create(error)) if may_arrive(error));
+                self.heard(view, &node, lost.then_some(Unheard { since: now(), made: true }));
                 let error = done.as_ref().err().map(ToString::to_string);
                 if let Some(error) = &error {
                     self.tell_pods(view, &node, &tell::not_asked(&volume, error));
@@ -65,13 +68,40 @@ impl AttachDetach {
             }
             Step::Detach { node, attachment, uid, proof } => {
                 let done = self.detach(view, &node, attachment, uid, proof).await;
+                let lost = matches!(&done, Err(DetachError::Delete { source, .. }) if may_arrive(source));
+                self.heard(view, &node, lost.then_some(Unheard { since: now(), made: false }));
                 self.tried(view, &node, "detach", done.err().map(|error| error.to_string()))
+            }
+            Step::Announce { node } => {
+                self.memories.change(&view.name, &node, |memory| memory.announced = true);
+                Then::Again
+            }
+            Step::Ask { node } => {
+                let asked = self.ask(view, &node).await;
+                self.tried(view, &node, "ask", asked.err().map(|error| error.to_string()))
             }
             Step::Tell { node, news } => {
                 self.tell(view, &node, news);
                 Then::Again
             }
         }
+    }
+
+    /// There was an answer to a request, or none.
+    fn heard(&self, view: &View<'_>, node: &str, unheard: Option<Unheard>) {
+        self.memories.change(&view.name, node, |memory| {
+            memory.announced = false;
+            memory.unheard = unheard;
+        });
+    }
+
+    /// What came of a request that cannot arrive any more: what we read enters the store.
+    async fn ask(&self, view: &View<'_>, node: &str) -> Result<(), ApiError> {
+        let key = Key::cluster(view.name.attachment(node));
+        let found = self.context.cluster.get::<VolumeAttachment>(&key).await?;
+        tracing::info!(volume = %view.name, node, there = found.is_some(), "asked what came of a request");
+        self.heard(view, node, None);
+        Ok(())
     }
 
     /// An attempt that failed makes its own node wait, and no other.
@@ -223,6 +253,11 @@ impl AttachDetach {
             Err(error) => not_told(name, &error),
         }
     }
+}
+
+/// Whether a request may have had its effect, or may yet.
+fn may_arrive(error: &ApiError) -> bool {
+    matches!(error, ApiError::Unavailable(_) | ApiError::Other { .. })
 }
 
 /// Nothing was withdrawn and nothing shown: what waits for it goes on waiting.

@@ -6,6 +6,8 @@
 //!   that is well says that it does, never.
 //! - A node is told that a volume leaves, and only then is the volume's deletion from it asked for: the node either
 //!   said before that it uses it, or will not begin to.
+//! - A request to which there was no answer may have arrived, or may yet: until it is known what came of it, the volume
+//!   may be on the node, and the node is not told that it is.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -22,8 +24,13 @@ pub(super) enum Step {
     Rest { reports: BTreeSet<String>, again: Option<Duration> },
     /// Ask for the volume on a node, by this PersistentVolume.
     Attach { node: String, volume: String },
+    /// Promise that a node is not told of the volume, until its end was asked for. Then look again: who was told a
+    /// moment ago has a pod that is seen by now.
+    Announce { node: String },
     /// Ask for the end of an attachment.
     Detach { node: String, attachment: String, uid: String, proof: Proof },
+    /// Ask the server what came of a request.
+    Ask { node: String },
     /// Tell the pods that wait on a node.
     Tell { node: String, news: News },
 }
@@ -98,7 +105,8 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
         coming.sort_by_key(|(_, place)| place.pods.first().map(|pod| pod.metadata.creation_timestamp));
         let detach = leaving.map(|(node, place)| detach(view, node, place, now));
         let attach = coming.into_iter().map(|(node, place)| attach(view, node, place, now));
-        for next in detach.chain(attach) {
+        let asks = view.places.iter().map(|(node, place)| ask(node, place, now));
+        for next in detach.chain(attach).chain(asks) {
             match next {
                 Next::Nothing => {}
                 Next::After(wait) => again.add(wait),
@@ -151,6 +159,9 @@ fn detach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
         return Next::After(pause);
     }
     let (node, uid) = (node.to_owned(), attachment.metadata.uid.clone());
+    if !place.memory.announced {
+        return Next::Step(Step::Announce { node });
+    }
     Next::Step(Step::Detach { node, attachment: attachment.metadata.name.clone(), uid, proof })
 }
 
@@ -212,6 +223,15 @@ fn attach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
     }
 }
 
+/// A request without an answer, once it cannot arrive any more. Until then, asking would prove nothing.
+fn ask(node: &str, place: &Place, now: Time) -> Next {
+    match place.memory.unheard.map(|unheard| unheard.left(now)) {
+        None => Next::Nothing,
+        Some(Some(left)) => Next::After(left),
+        Some(None) => Next::Step(Step::Ask { node: node.to_owned() }),
+    }
+}
+
 /// Another node is in the way. If pods use the volume there, that is told at once. Else it is on its way, and told
 /// only if that takes long: co.md 4 item 4.
 fn blocked(view: &View<'_>, node: &str, place: &Place, nodes: Vec<String>, now: Time) -> Next {
@@ -240,7 +260,7 @@ pub(super) fn hindrances(view: &View<'_>, node: &str, now: Time) -> Vec<String> 
     let hinders = |(other, place): &(&String, &Place)| {
         *other != node
             && match place.standing() {
-                Standing::Absent => false,
+                Standing::Absent => view.rules.uncertain_blocks && place.memory.unheard.is_some(),
                 Standing::Attached => true,
                 Standing::Uncertain | Standing::Going => {
                     view.rules.uncertain_blocks || pending(view, place, now).is_some()
@@ -269,6 +289,7 @@ pub(super) fn report(view: &View<'_>, node: &str, now: Time) -> Report {
     let Some(place) = view.places.get(node) else { return Report::Keep };
     match place.standing() {
         Standing::Absent | Standing::Uncertain | Standing::Going => Report::Hide,
+        Standing::Attached if place.memory.announced || place.memory.unheard.is_some() => Report::Hide,
         Standing::Attached if place.is_wanted() => Report::Show,
         Standing::Attached if place.held || !view.known => Report::Keep,
         Standing::Attached => match leave(view, place, now) {

@@ -11,6 +11,9 @@ use wharf_model::{Time, VolumeName};
 use super::decide::hindrances;
 use super::view::{Standing, View};
 
+/// No request arrives later than this: servers give up sooner.
+const IN_FLIGHT: Duration = Duration::from_secs(60);
+
 /// What is remembered of a volume on a node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Memory {
@@ -26,6 +29,19 @@ pub(super) struct Memory {
     pub(super) told_error: Option<(String, Option<Time>)>,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
+    /// Its end is about to be asked for: the node is not told anything else meanwhile.
+    pub(super) announced: bool,
+    /// A request to which there was no answer. It may still arrive.
+    pub(super) unheard: Option<Unheard>,
+}
+
+/// A request without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Unheard {
+    /// Since when.
+    pub(super) since: Time,
+    /// Whether it asked for the attachment, or for its end.
+    pub(super) made: bool,
 }
 
 /// A request that the server did not take.
@@ -51,6 +67,13 @@ impl Memory {
     pub(super) fn pause(&self, now: Time) -> Option<Duration> {
         let failure = self.failure?;
         (now >= failure.at).then(|| until(failure.at.plus(failure.pause), now))?
+    }
+}
+
+impl Unheard {
+    /// How long it may still arrive.
+    pub(super) fn left(&self, now: Time) -> Option<Duration> {
+        until(self.since.plus(IN_FLIGHT), now)
     }
 }
 
@@ -83,9 +106,23 @@ pub(super) fn note(view: &mut View<'_>, now: Time) {
         if !asked {
             memory.told_error = None;
         }
+        // An answer by watch is one, too. A late wish to delete names its object, and is none for another.
+        let answered = |unheard: &Unheard| match unheard.made {
+            true => there,
+            false => matches!(standing, Standing::Absent | Standing::Going),
+        };
+        memory.unheard = memory.unheard.filter(|unheard| !answered(unheard));
         if !there && !wanted {
             memory.failure = None;
         }
+    }
+}
+
+/// What was announced and is not to be any more. For the volume's own worker alone: another could think so while the
+/// request is under way.
+pub(super) fn take_back(view: &mut View<'_>) {
+    for place in view.places.values_mut().filter(|place| place.held) {
+        place.memory.announced = false;
     }
 }
 
@@ -112,6 +149,13 @@ impl Memories {
         self.lock().of.get(volume).and_then(|nodes| nodes.get(node)).cloned().unwrap_or_default()
     }
 
+    /// Nodes of a volume whose objects may not say all.
+    pub(super) fn unheard(&self, volume: &VolumeName) -> Vec<String> {
+        let inside = self.lock();
+        let nodes = inside.of.get(volume).into_iter().flatten();
+        nodes.filter(|(_, memory)| memory.unheard.is_some()).map(|(node, _)| node.clone()).collect()
+    }
+
     /// Keeps the memories of a view, and of other nodes none.
     pub(super) fn keep(&self, view: &View<'_>) {
         let kept = view.places.iter().filter(|(_, place)| place.memory != Memory::default());
@@ -127,6 +171,11 @@ impl Memories {
     pub(super) fn change(&self, volume: &VolumeName, node: &str, change: impl FnOnce(&mut Memory)) {
         let mut inside = self.lock();
         change(inside.of.entry(volume.clone()).or_default().entry(node.to_owned()).or_default());
+    }
+
+    /// Forgets all that was seen while we worked.
+    pub(super) fn forget(&self) {
+        self.lock().of.clear();
     }
 
     pub(super) fn node_gone(&self, node: &str, in_use: BTreeSet<String>) {

@@ -201,9 +201,12 @@ impl World {
 
     /// The same, with nodes on which there may be nothing.
     pub(super) fn view_beside(&self, now: Time, besides: &[&str]) -> View<'_> {
+        let unheard = self.memories.iter().filter(|(_, memory)| memory.unheard.is_some());
+        let besides: Vec<&str> =
+            besides.iter().copied().chain(unheard.map(|(node, _)| node.as_str())).collect();
         let memory = |node: &str| self.memories.get(node).cloned().unwrap_or_default();
         let in_use_last = |node: &str| self.gone.get(node).cloned();
-        let mut view = View::of(&self.settings, name(), &self.objects(), besides, memory, in_use_last);
+        let mut view = View::of(&self.settings, name(), &self.objects(), &besides, memory, in_use_last);
         note(&mut view, now);
         view
     }

@@ -328,8 +328,6 @@ impl World {
             if let Some(machine) = self.machines.get_mut(name) {
                 machine.alive = true;
                 machine.mounting.clear();
-                // What was taken away by force is an error to whoever had it mounted.
-                machine.mounted.retain(|handle| self.published.contains(&(*handle, name.to_owned())));
             }
             if !self.server.nodes.contains_key(name) {
                 self.register(name);
@@ -338,6 +336,14 @@ impl World {
                 node.status.conditions[0].status = "True".to_owned();
                 node.spec.taints.clear();
             }
+        }
+    }
+
+    /// What was taken away by force is an error to whoever has it mounted.
+    pub(super) fn lose(&mut self) {
+        let published = &self.published;
+        for (name, machine) in &mut self.machines {
+            machine.mounted.retain(|handle| published.contains(&(*handle, (*name).to_owned())));
         }
     }
 
