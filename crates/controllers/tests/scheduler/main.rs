@@ -1,4 +1,5 @@
 //! The scheduler on the embedded API, with hands in the test that provision and bind.
+#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
 
 mod together;
 mod world;

@@ -1,5 +1,6 @@
 //! Facts of upstream's Capacity tests, told anew; and what ours adds.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::testing::{claim, place, view_of};
@@ -130,5 +131,34 @@ fn claims_in_flight() {
         assert_eq!(fits(&view), expected, "{rule}");
         view.rules.capacity = CapacityCheck::PerClaim;
         assert!(fits(&view), "{rule}: upstream does not see them");
+    }
+}
+
+proptest! {
+    /// Where ours sends a pod, upstream would send it too: ours only refuses more.
+    #[test]
+    fn ours_is_the_stricter(
+        sizes in prop::collection::vec(1..4i64, 1..4),
+        pools in prop::collection::vec((0..6i64, prop::option::of(0..4i64), any::<bool>()), 0..4),
+        promised in prop::collection::vec(1..4i64, 0..3),
+    ) {
+        let gi = |size: i64| json!(format!("{size}Gi"));
+        let sizes: Vec<String> = sizes.iter().map(|size| format!("{size}Gi")).collect();
+        let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
+        let capacities = pools.iter().map(|&(left, most, is_here)| {
+            let node = if is_here { "n1" } else { "n2" };
+            room(json!({"matchLabels": {"host": node}}), gi(left), most.map(gi).unwrap_or_default())
+        });
+        let mut view = asking(&sizes, capacities.collect(), CapacityCheck::Summed);
+        let labels = || [("host".to_owned(), "n1".to_owned())].into();
+        let in_flight = |&size: &i64| InFlight { class: "wait".into(), size: size * GI, labels: labels() };
+        view.in_flight = promised.iter().map(in_flight).collect();
+        let ours = fits(&view);
+        view.rules.capacity = CapacityCheck::PerClaim;
+        prop_assert!(!ours || fits(&view));
+        // And never more in all than there is.
+        let all: i64 = view.claims.values().filter_map(|claim| claim.requested()).map(Quantity::bytes).sum();
+        let there: i64 = pools.iter().filter(|pool| pool.2).map(|pool| pool.0 * GI).sum();
+        prop_assert!(!ours || all <= there);
     }
 }

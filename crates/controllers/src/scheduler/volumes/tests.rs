@@ -1,5 +1,6 @@
 //! Facts of upstream's FindPodVolumes tests, told anew.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::claims;
@@ -162,4 +163,32 @@ fn volumes_that_are_made() {
         find(&classless, &sorted, &place(json!({}))),
         Found::Failed("failed to find storage class \"wait\"".into())
     );
+}
+
+proptest! {
+    /// Each claim gets one volume, there or to come; no volume is given twice, and none that is too small.
+    #[test]
+    fn a_plan_adds_up(
+        sizes in prop::collection::vec(1..5i64, 1..5),
+        volumes in prop::collection::vec((1..5i64, any::<bool>()), 0..6),
+    ) {
+        let claims = sizes.iter().enumerate().map(|(i, size)| asking(&format!("c{i}"), &format!("{size}Gi")));
+        let volumes: Vec<_> = volumes
+            .iter()
+            .enumerate()
+            .map(|(i, (size, here))| {
+                volume(&format!("v{i}"), sized(&format!("{size}Gi"), on(if *here { "n1" } else { "n2" })))
+            })
+            .collect();
+        let Found::Plan(plan) = found(&dynamic(claims.collect(), &volumes)) else { panic!("no plan") };
+        prop_assert_eq!(plan.bindings.len() + plan.provisions.len(), sizes.len());
+        let given: BTreeSet<&str> =
+            plan.bindings.iter().map(|binding| binding.volume.metadata.name.as_str()).collect();
+        prop_assert_eq!(given.len(), plan.bindings.len());
+        for Binding { volume, claim } in &plan.bindings {
+            prop_assert!(volume.spec.capacity.storage >= claim.requested());
+            let labels = place(json!({})).labels;
+            prop_assert!(reaches(volume.spec.node_affinity.as_ref(), "n1", &labels));
+        }
+    }
 }
