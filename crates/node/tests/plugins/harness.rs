@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -58,6 +61,8 @@ pub(crate) struct Agent {
     pub(crate) plugins: Plugins,
     pub(crate) health: Health,
     pub(crate) dir: TempDir,
+    /// While this is set, the agent cannot write its CSINode.
+    pub(crate) broken: Arc<AtomicBool>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
     beside: JoinHandle<()>,
@@ -84,8 +89,24 @@ impl Agent {
         let store = store::Store::open(&dir.path().join("api"), options).unwrap();
         let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
         api.prepare().await.unwrap();
-        let cluster = |user| Cluster::with_client(kube::Client::new(api.service(user), "default"));
-        let (admin, cluster) = (cluster(User::admin()), cluster(user));
+        let broken = Arc::<AtomicBool>::default();
+        let cluster = |user, broken: Arc<AtomicBool>| {
+            let service = api.service(user);
+            let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let writes =
+                    request.method() != http::Method::GET && request.uri().path().contains("/csinodes");
+                let breaks = writes && broken.load(Ordering::Relaxed);
+                let mut service = service.clone();
+                async move {
+                    match breaks {
+                        true => Ok(unavailable()),
+                        false => service.call(request).await,
+                    }
+                }
+            });
+            Cluster::with_client(kube::Client::new(service, "default"))
+        };
+        let (admin, cluster) = (cluster(User::admin(), Arc::default()), cluster(user, Arc::clone(&broken)));
         let beside = tokio::spawn({
             let api = api.clone();
             async move { api.run().await }
@@ -96,10 +117,20 @@ impl Agent {
             plugins: Plugins::new(),
             health: Health::new(),
             dir,
+            broken,
             stop: CancellationToken::new(),
             tasks: Vec::new(),
             beside,
         }
+    }
+
+    /// Ends the agent's parts as a crash would; those that are run from now on know nothing of them.
+    pub(crate) async fn crash(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            task.await.unwrap_err();
+        }
+        (self.plugins, self.health) = (Plugins::new(), Health::new());
     }
 
     pub(crate) fn registry(&self) -> PathBuf {
@@ -174,6 +205,11 @@ impl Agent {
         .await;
         assert!(self.plugins.get(driver).is_none());
     }
+}
+
+fn unavailable() -> http::Response<rest::Body> {
+    let body = Full::new(Bytes::from_static(b"{}")).map_err(|never| match never {}).boxed_unsync();
+    http::Response::builder().status(503).body(body).unwrap()
 }
 
 /// What a driver says; it may change its mind.
@@ -261,7 +297,7 @@ pub(crate) struct Registrar {
     pub(crate) info: PluginInfo,
     heard: Arc<Mutex<Vec<RegistrationStatus>>>,
     /// GetInfo fails.
-    pub(crate) silent: Arc<std::sync::atomic::AtomicBool>,
+    pub(crate) silent: Arc<AtomicBool>,
 }
 
 impl Registrar {
@@ -306,7 +342,7 @@ impl Registrar {
 #[tonic::async_trait]
 impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        match self.silent.load(std::sync::atomic::Ordering::Relaxed) {
+        match self.silent.load(Ordering::Relaxed) {
             true => Err(Status::internal("not yet")),
             false => Ok(Response::new(self.info.clone())),
         }
