@@ -16,7 +16,7 @@ use super::disk::Disk;
 use super::failure::{Class, Doing};
 use super::in_use::InUse;
 use super::view::{Driver, NodeSeen, View};
-use super::world::{PodEntry, Source, Volume, World};
+use super::world::{Source, Volume, World};
 use super::{Mounted, NotYet, Parts, Settings, Statistics, names, selinux};
 use crate::machine;
 use crate::plugins::NodeCapabilities;
@@ -171,11 +171,8 @@ impl Manager {
         {
             let mut world = self.world();
             let entry = world.pods.entry(uid.clone()).or_default();
-            if entry.released {
-                // What was released goes; a pod of this uid does not come back.
-                return;
-            }
             entry.pod = Some(pod);
+            entry.released = false;
         }
         self.wake(Subject::Pod(uid));
     }
@@ -194,7 +191,9 @@ impl Manager {
     pub(super) fn release(&self, uid: &str) {
         let volumes: Vec<String> = {
             let mut world = self.world();
-            world.pods.entry(uid.to_owned()).or_default().released = true;
+            let entry = world.pods.entry(uid.to_owned()).or_default();
+            entry.released = true;
+            entry.resolved.clear();
             let mut touched = Vec::new();
             for (unique, volume) in &mut world.volumes {
                 if volume.wants.remove(uid).is_some() || volume.mounts.contains_key(uid) {
@@ -312,12 +311,7 @@ impl Manager {
         let (volume, released, settled) = {
             let world = self.world();
             let volume = world.volumes.get(unique)?.clone();
-            let released = |uid: &&String| match world.pods.get(*uid) {
-                Some(PodEntry { released: true, .. }) => true,
-                Some(PodEntry { pod: Some(_), .. }) => false,
-                _ => world.settled,
-            };
-            let released = volume.mounts.keys().filter(released).cloned().collect();
+            let released = volume.mounts.keys().filter(|uid| world.is_released(uid)).cloned().collect();
             (volume, released, world.settled)
         };
         let node = self.node.get(&Key::cluster(&self.parts.node));

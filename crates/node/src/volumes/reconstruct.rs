@@ -58,8 +58,10 @@ struct Stage {
 
 /// Looks at all of it.
 pub(super) fn scan(here: &Here<'_>) -> Result<Scan, DiskError> {
-    let table = here.kernel.mount_table()?;
     let root = here.root;
+    // A root that is not there is a new node's.
+    here.kernel.create_target_dir(root.path())?;
+    let table = here.kernel.mount_table()?;
     let mut scan = Scan { pods: here.names(&root.pods())?, ..Scan::default() };
     for pod in &scan.pods {
         let csi = root.publish(pod, "");

@@ -116,7 +116,6 @@ impl Ground {
         let (endpoint, serving) = serve(dir.path(), pool.path(), stop.clone());
         let cluster = client(&api);
         let root = Root::new(dir.path().join("kubelet"));
-        std::fs::create_dir(root.path()).unwrap();
         let driver = Client::new(&endpoint);
         let (plugins, tasks) = (Plugins::new(), vec![serving]);
         let ground = Self { api, cluster, plugins, driver, root, stop, tasks, _pool: pool, _dir: dir };

@@ -512,6 +512,7 @@ fn growth() {
             }),
             idle(),
         ),
+        ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
         (
             "for reading only",
             pending(Published).with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true),

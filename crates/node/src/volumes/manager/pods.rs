@@ -19,11 +19,11 @@ impl Manager {
     pub(super) async fn see_to_pod(&self, uid: &str) -> Outcome {
         let pod = {
             let world = self.world();
-            match world.pods.get(uid) {
-                None => return Outcome::Done,
-                Some(PodEntry { released: false, pod: Some(pod), .. }) => Some(Arc::clone(pod)),
-                Some(PodEntry { released: false, pod: None, .. }) if !world.settled => return Outcome::Done,
-                Some(_) => None,
+            match (world.pods.get(uid), world.is_released(uid)) {
+                (None, _) => return Outcome::Done,
+                (Some(_), true) => None,
+                (Some(PodEntry { pod: Some(pod), .. }), false) => Some(Arc::clone(pod)),
+                (Some(PodEntry { pod: None, .. }), false) => return Outcome::Done,
             }
         };
         match pod {
@@ -127,7 +127,8 @@ impl Manager {
             .map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
         match place {
             Ok(place) => {
-                if let Some(entry) = self.world().pods.get_mut(uid) {
+                let mut world = self.world();
+                if let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) {
                     entry.resolved.insert(volume.name.clone(), Resolved::Plain(place));
                 }
                 Ok(())
@@ -162,10 +163,12 @@ impl Manager {
         }
         {
             let mut world = self.world();
-            if let Some(entry) = world.pods.get_mut(uid) {
+            let going = world.is_released(uid);
+            if let Some(entry) = world.pods.get_mut(uid).filter(|_| going) {
                 entry.plain = false;
             }
-            if !world.holds(uid) {
+            // Somebody may have wanted it again meanwhile.
+            if !world.holds(uid) && world.is_released(uid) {
                 world.pods.remove(uid);
             }
         }

@@ -47,13 +47,18 @@ impl Manager {
         for Stuck { path, pod, why } in &stuck {
             tracing::error!(path = %path.display(), pod, why, "left as it is");
         }
+        let plain: Vec<(String, bool)> = pods
+            .iter()
+            // A look that fails proves nothing: then there may be some.
+            .map(|uid| (uid, plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty())))
+            .map(|(uid, plain)| (uid.clone(), plain))
+            .collect();
         let subjects: Vec<Subject> = {
             let mut world = self.world();
             world.stuck = stuck;
-            for uid in pods {
-                // A look that fails proves nothing: then there may be some.
-                let plain = plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty());
-                world.pods.entry(uid.clone()).or_default().plain |= plain;
+            world.started = true;
+            for (uid, plain) in plain {
+                world.pods.entry(uid).or_default().plain |= plain;
             }
             for (unique, volume) in volumes {
                 tracing::info!(volume = unique, pods = ?volume.mounts.keys(), device = ?volume.device, "found");
