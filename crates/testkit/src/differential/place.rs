@@ -100,9 +100,13 @@ impl Program {
     /// Starts it again if it has ended by itself.
     pub(super) fn keep_alive(&mut self) {
         match self {
-            Self::Process(process) if !process.runs() => process.restart(),
+            Self::Process(process) => {
+                if !process.runs() {
+                    process.restart();
+                }
+            }
             // It has no reason to.
-            Self::Process(_) | Self::Within(_) => {}
+            Self::Within(_) => {}
         }
     }
 }
