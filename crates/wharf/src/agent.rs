@@ -109,8 +109,8 @@ pub(crate) type Part = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Containers, whose state is in `directory` and who see nothing of `hidden`.
 pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>) -> anyhow::Result<Runtime> {
-    let program = std::env::current_exe().context("find this program")?;
-    let settings = runtime::Settings { hidden, ..runtime::Settings::new(program, directory, logs) };
+    // This very program, also when another version is installed in its place meanwhile.
+    let settings = runtime::Settings { hidden, ..runtime::Settings::new("/proc/self/exe", directory, logs) };
     Ok(Runtime::open(settings)?)
 }
 
