@@ -77,6 +77,8 @@ pub struct Settings {
     pub drivers: DriverCheck,
     /// What becomes of pods that were put on a node by hand.
     pub assigned: AssignedPods,
+    /// When a pod is tried again whose own claims have changed.
+    pub own_changes: OwnChanges,
 }
 
 impl Default for Settings {
@@ -87,6 +89,7 @@ impl Default for Settings {
             capacity: CapacityCheck::default(),
             drivers: DriverCheck::default(),
             assigned: AssignedPods::default(),
+            own_changes: OwnChanges::default(),
         }
     }
 }
@@ -119,6 +122,16 @@ pub enum AssignedPods {
     SeeToVolumes,
     /// They wait for ever: upstream's way.
     Leave,
+}
+
+/// When a pod is tried again whose own claims, or which itself, have changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OwnChanges {
+    /// At once: most pods come with a claim that is bound a moment later.
+    #[default]
+    AtOnce,
+    /// After its pause, a second at least: upstream's way.
+    AfterPause,
 }
 
 /// Runs until the stop.
@@ -199,7 +212,7 @@ impl Scheduler {
             volumes,
             capacities,
             attachments,
-            line: Mutex::default(),
+            line: Mutex::new(Line::new(settings.own_changes == OwnChanges::AtOnce)),
             ready: Notify::new(),
             ledger: Mutex::default(),
             bells: Bells::default(),

@@ -32,6 +32,8 @@ pub(super) struct Line {
     /// Something has changed since a pod was last taken.
     changed: bool,
     tickets: u64,
+    /// What changes of a pod's own ends its pause.
+    at_once: bool,
 }
 
 #[derive(Debug)]
@@ -53,6 +55,11 @@ enum Place {
 }
 
 impl Line {
+    /// An empty one. `at_once`: what changes of a pod's own ends its pause.
+    pub(super) fn new(at_once: bool) -> Self {
+        Self { at_once, ..Self::default() }
+    }
+
     /// A pod has come, or says something new.
     pub(super) fn add(&mut self, key: &Key, priority: i32, now: Instant) {
         if self.pods.contains_key(key) {
@@ -111,8 +118,11 @@ impl Line {
     /// Something of a pod's own has changed: its claims, or itself.
     pub(super) fn nudge(&mut self, key: &Key, now: Instant) {
         self.changed = true;
-        if self.pods.get(key).is_some_and(|entry| matches!(entry.place, Place::Parked { .. })) {
-            self.revive(key, now);
+        let Some(entry) = self.pods.get(key) else { return };
+        match entry.place {
+            Place::Parked { .. } | Place::BackingOff { .. } if self.at_once => self.ready(key),
+            Place::Parked { .. } => self.revive(key, now),
+            Place::Ready { .. } | Place::BackingOff { .. } | Place::SeenTo => {}
         }
     }
 
@@ -194,6 +204,19 @@ mod tests {
     }
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    /// co.md 1.0: the first pause is a second, which every pod whose claim is just being bound would pay.
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_of_its_own_ends_a_pause() {
+        for (at_once, taken) in [(true, true), (false, false)] {
+            let (mut line, now) = (Line::new(at_once), Instant::now());
+            line.add(&key("a"), 0, now);
+            assert_eq!(line.take(now), Some(key("a")));
+            line.park(&key("a"), BTreeSet::new(), now);
+            line.nudge(&key("a"), now);
+            assert_eq!(line.take(now).is_some(), taken, "{at_once}");
+        }
+    }
 
     /// co.md 1.5: one serial loop; upstream's order.
     #[tokio::test(start_paused = true)]
