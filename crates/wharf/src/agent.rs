@@ -74,10 +74,12 @@ impl Node {
             ..machine::Settings::new(name.as_str(), root.path())
         };
         let address = settings.address.map(|address| address.to_string()).unwrap_or_default();
-        part("the node", Box::pin(machine::run(cluster.clone(), gate.clone(), health.clone(), settings)));
+        let node = machine::run(cluster.clone(), gate.clone(), health.clone(), settings);
+        // First, so that the node is not ready before its drivers can be.
         let settings = plugins::Settings::new(name.as_str(), root.registry());
         let running = plugins::run(plugins.clone(), cluster.clone(), gate.clone(), health, settings);
         part("the plugin manager", Box::pin(running));
+        part("the node", Box::pin(node));
         let parts = volumes::Parts {
             cluster: cluster.clone(),
             events: events.clone(),
