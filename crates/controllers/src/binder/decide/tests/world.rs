@@ -119,7 +119,7 @@ impl World {
         typed::<K>(values).into_iter().filter(seen).collect()
     }
 
-    fn look(&self, key: &Key, live: &Live) -> View {
+    pub(super) fn look(&self, key: &Key, live: &Live) -> View {
         let (claims, all): (Vec<Arc<PersistentVolumeClaim>>, Vec<Arc<PersistentVolume>>) =
             (self.seen(&self.claims), self.seen(&self.volumes));
         let classes: Vec<Arc<StorageClass>> = typed(&self.classes);
