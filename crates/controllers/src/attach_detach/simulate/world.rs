@@ -131,7 +131,12 @@ impl World {
             0..=2 if pods.len() < 5 => {
                 self.made += 1;
                 let (name, handle) = (format!("p{}", self.made), VOLUMES[chance.below(2) as usize]);
-                let node = NODES[chance.below(3) as usize];
+                // Many come to where the volume is: it may be just leaving.
+                let is_there =
+                    |node: &&&str| self.server.attachments.contains_key(&volume(handle).attachment(node));
+                let near: Vec<&str> = NODES.iter().filter(is_there).copied().collect();
+                let any = NODES[chance.below(3) as usize];
+                let node = chance.pick(&near).filter(|_| chance.one_in(2)).unwrap_or(any);
                 let pod = made(json!({
                     "metadata": {
                         "namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string(),
