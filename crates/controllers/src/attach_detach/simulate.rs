@@ -274,7 +274,7 @@ impl Simulation {
                 return Ok(());
             }
             let forced = matches!(proof, Proof::Forced(_));
-            if self.world.is_mounted(volume, node) && !(forced && !*well) {
+            if self.world.is_mounted(volume, node) && (!forced || *well) {
                 return Err(Trouble::Mounted { volume: (*volume).to_owned(), node: node.clone() });
             }
         }

@@ -221,10 +221,10 @@ impl World {
             2 | 3 => {
                 let (status, server) = (&node.status, &self.server);
                 let attached = |handle: &&&'static str| {
-                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(*handle));
+                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
                     let attachment = server.attachments.get(&volume(handle).attachment(name));
                     let there = |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
-                    status.volumes_in_use.contains(&full(*handle)) && told && attachment.is_some_and(there)
+                    status.volumes_in_use.contains(&full(handle)) && told && attachment.is_some_and(there)
                 };
                 let found: Vec<&'static str> =
                     wanted.difference(&machine.mounted).filter(attached).copied().collect();
