@@ -1,5 +1,7 @@
 //! The attach/detach controller on the embedded API, with an attacher and node agents of a few lines.
 
+#![allow(clippy::unwrap_used)] // helpers of tests, where a panic is the answer
+
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

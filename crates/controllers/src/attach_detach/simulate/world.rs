@@ -131,7 +131,12 @@ impl World {
             0..=2 if pods.len() < 5 => {
                 self.made += 1;
                 let (name, handle) = (format!("p{}", self.made), VOLUMES[chance.below(2) as usize]);
-                let node = NODES[chance.below(3) as usize];
+                // Many come to where the volume is: it may be just leaving.
+                let is_there =
+                    |node: &&&str| self.server.attachments.contains_key(&volume(handle).attachment(node));
+                let near: Vec<&str> = NODES.iter().filter(is_there).copied().collect();
+                let any = NODES[chance.below(3) as usize];
+                let node = chance.pick(&near).filter(|_| chance.one_in(2)).unwrap_or(any);
                 let pod = made(json!({
                     "metadata": {
                         "namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string(),
@@ -216,10 +221,10 @@ impl World {
             2 | 3 => {
                 let (status, server) = (&node.status, &self.server);
                 let attached = |handle: &&&'static str| {
-                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(*handle));
+                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
                     let attachment = server.attachments.get(&volume(handle).attachment(name));
                     let there = |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
-                    status.volumes_in_use.contains(&full(*handle)) && told && attachment.is_some_and(there)
+                    status.volumes_in_use.contains(&full(handle)) && told && attachment.is_some_and(there)
                 };
                 let found: Vec<&'static str> =
                     wanted.difference(&machine.mounted).filter(attached).copied().collect();
