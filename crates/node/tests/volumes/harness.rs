@@ -131,7 +131,9 @@ impl Ground {
             self.driver.node().node_get_capabilities(request.clone()).await.ok()
         });
         let capabilities = NodeCapabilities::of(answer.await.get_ref());
-        self.plugins.put(Plugin { capabilities, ..Plugin::new(DRIVER_NAME, endpoint.clone()) });
+        let mut plugin = Plugin::new(DRIVER_NAME, endpoint.clone());
+        plugin.capabilities = capabilities;
+        self.plugins.put(plugin);
     }
 
     /// A new life of the manager.
