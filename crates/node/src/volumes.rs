@@ -148,7 +148,8 @@ impl Volumes {
         Self { manager: Arc::new(Manager::new(parts, settings)) }
     }
 
-    /// The pod is to have its volumes. Told again, with what is known of the pod now, it is looked at again.
+    /// The pod is to have its volumes. Told again, with what is known of the pod now, it is looked at again. Of this and
+    /// [`Self::release`] the last word counts.
     pub fn want(&self, pod: Arc<Pod>) {
         self.manager.want(pod);
     }
@@ -169,7 +170,8 @@ impl Volumes {
         self.manager.release(pod_uid);
     }
 
-    /// Waits until nothing of the pod is mounted any more, as far as that can be known: also what was found on disk.
+    /// Waits until nothing of the pod is mounted any more: also what was found on disk, and not before the disk was
+    /// looked at.
     pub async fn released(&self, pod_uid: &str) {
         self.manager.released(pod_uid).await;
     }

@@ -81,7 +81,8 @@ mod tests {
     /// co.md 1.4 "Errors".
     #[test]
     fn refused() {
-        for (infeasible, state) in [(false, Value::Null), (true, json!({"storage": "NodeResizeInfeasible"}))] {
+        for (infeasible, state) in [(false, Value::Null), (true, json!({"storage": "NodeResizeInfeasible"}))]
+        {
             let patch = failed(&claim(), "rpc error", infeasible, Time(0));
             let status = &body(&patch)["status"];
             assert_eq!(status["allocatedResourceStatuses"], state);

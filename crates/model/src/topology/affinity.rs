@@ -187,7 +187,10 @@ mod tests {
             (json!([term(json!([{"key": "zone", "values": []}]))]), false),
             (json!([term(json!([{"key": "zone", "values": ["b", "a"]}]))]), true),
             (json!([term(json!([{"key": "zone", "values": ["b"]}]))]), false),
-            (json!([term(json!([{"key": "zone", "values": ["a"]}, {"key": "rack", "values": ["2"]}]))]), false),
+            (
+                json!([term(json!([{"key": "zone", "values": ["a"]}, {"key": "rack", "values": ["2"]}]))]),
+                false,
+            ),
             (
                 json!([
                     term(json!([{"key": "zone", "values": ["b"]}])),

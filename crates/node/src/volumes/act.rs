@@ -71,7 +71,9 @@ impl Manager {
     pub(super) async fn act(&self, unique: &str, seen: &Seen, step: &Step) {
         let (doing, pod, outcome) = match step {
             Step::Rest { .. } => return,
-            Step::Refuse { pod, doing, why } => (*doing, pod.as_str(), Err(Trouble::transient(why.to_string()))),
+            Step::Refuse { pod, doing, why } => {
+                (*doing, pod.as_str(), Err(Trouble::transient(why.to_string())))
+            }
             Step::Verify => (Doing::Verify, "", self.verify(unique, seen).await),
             Step::Stage { pod } => (Doing::Stage, "", self.stage(unique, seen, pod).await),
             Step::Publish { pod } => (Doing::Publish, pod.as_str(), self.publish(unique, seen, pod).await),
@@ -83,7 +85,9 @@ impl Manager {
                 self.ready(unique, seen, pod);
                 return;
             }
-            Step::Unpublish { pod } => (Doing::Unpublish, pod.as_str(), self.unpublish(unique, seen, pod).await),
+            Step::Unpublish { pod } => {
+                (Doing::Unpublish, pod.as_str(), self.unpublish(unique, seen, pod).await)
+            }
             Step::Unstage => (Doing::Unstage, "", self.unstage(unique, seen).await),
             Step::Forget => {
                 self.forget(unique);
@@ -108,8 +112,7 @@ impl Manager {
         self.tell_failure(&seen.volume, doing, pod, &message);
         let key = (doing, pod.to_owned());
         self.change(unique, |volume| {
-            let mut failure =
-                Failure::after(volume.failures.get(&key), class, message, now(), &self.backoff);
+            let mut failure = Failure::after(volume.failures.get(&key), class, message, now(), &self.backoff);
             if let Some(soon) = soon {
                 failure.pause = failure.pause.min(soon);
             }
@@ -184,7 +187,9 @@ impl Manager {
         });
         match removed.await {
             Ok(()) => self.change(unique, |volume| volume.device = Device::None),
-            Err(error) => tracing::warn!(volume = unique, %error, "the driver refused to stage it, yet it is not gone"),
+            Err(error) => {
+                tracing::warn!(volume = unique, %error, "the driver refused to stage it, yet it is not gone")
+            }
         }
     }
 
@@ -299,7 +304,9 @@ impl Manager {
     fn plugin(&self, seen: &Seen) -> Result<Plugin, Trouble> {
         let driver = &seen.volume.driver;
         self.parts.plugins.get(driver).ok_or_else(|| {
-            Trouble::transient(format!("driver name {driver} not found in the list of registered CSI drivers"))
+            Trouble::transient(format!(
+                "driver name {driver} not found in the list of registered CSI drivers"
+            ))
         })
     }
 
@@ -317,7 +324,8 @@ impl Manager {
 
     /// co.md 1.8 "Tokens": of the pod's account, bound to the pod, one for each audience.
     async fn tokens(&self, seen: &Seen, want: &Want) -> Result<Option<String>, Trouble> {
-        let requests = seen.driver().object().map(|driver| &driver.spec.token_requests[..]).unwrap_or_default();
+        let requests =
+            seen.driver().object().map(|driver| &driver.spec.token_requests[..]).unwrap_or_default();
         if requests.is_empty() {
             return Ok(None);
         }

@@ -123,7 +123,9 @@ mod tests {
         );
         assert_eq!(String::from_utf8(data().published("n")).unwrap(), expected);
         let labelled = Data { se_linux: Some("u:r:t:s0".into()), ..data() };
-        assert!(String::from_utf8(labelled.staged()).unwrap().contains("\"seLinuxMountContext\":\"u:r:t:s0\""));
+        assert!(
+            String::from_utf8(labelled.staged()).unwrap().contains("\"seLinuxMountContext\":\"u:r:t:s0\"")
+        );
     }
 
     #[test]

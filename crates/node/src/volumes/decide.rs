@@ -183,18 +183,15 @@ fn mount(view: &View<'_>, pod: &str, want: &Want, now: Time) -> Next {
 
 /// A volume that the pod has: it may have to grow, or to be published again.
 fn maintain(view: &View<'_>, pod: &str, want: &Want, share: &Mount, now: Time) -> Next {
-    let Some(can) = view.can else { return Next::Nothing };
+    if view.can.is_none() {
+        return Next::Nothing;
+    }
     if due(view, share, now) == Some(Duration::ZERO) {
         return attempt(view, Doing::Publish, pod, now, Step::Publish { pod: pod.to_owned() });
     }
     match expansion(view, want) {
-        // It can grow only where the driver does it; whether it must, the claim says.
-        plan @ (Plan::Expand { .. } | Plan::ReadOnly { .. } | Plan::Known { .. })
-            if can.expand || !matches!(plan, Plan::Expand { .. }) =>
-        {
-            attempt(view, Doing::Expand, pod, now, Step::Expand { pod: pod.to_owned(), plan })
-        }
-        _ => Next::Nothing,
+        Plan::Nothing => Next::Nothing,
+        plan => attempt(view, Doing::Expand, pod, now, Step::Expand { pod: pod.to_owned(), plan }),
     }
 }
 

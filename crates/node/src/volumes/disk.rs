@@ -256,7 +256,9 @@ fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskErro
 fn references(table: &MountTable, at: &Path) -> Vec<PathBuf> {
     let Some(staged) = table.at(at) else { return Vec::new() };
     let same = |mount: &&wharf_linux::Mount| {
-        mount.device == staged.device && mount.mount_point != staged.mount_point && mount.root.starts_with(&staged.root)
+        mount.device == staged.device
+            && mount.mount_point != staged.mount_point
+            && mount.root.starts_with(&staged.root)
     };
     table.mounts().iter().filter(same).map(|mount| mount.mount_point.clone()).collect()
 }
@@ -291,13 +293,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = Root::new(dir.path());
         let disk = Disk::new(Arc::new(wharf_linux::Linux::new()), root.clone());
-        let data = Data {
-            driver: "d".into(),
-            handle: "h".into(),
-            spec: None,
-            lifecycle: None,
-            se_linux: None,
-        };
+        let data =
+            Data { driver: "d".into(), handle: "h".into(), spec: None, lifecycle: None, se_linux: None };
         let stage = root.stage("d", "h");
         let target = stage.join("globalmount");
         let record = data.staged();

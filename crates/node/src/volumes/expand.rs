@@ -139,13 +139,49 @@ mod tests {
         for (name, claim_status, pv, known, expected) in [
             ("as large as asked for", status("1Gi", None, None), "1Gi", None, Plan::Nothing),
             ("pending", status("1Gi", Some("NodeResizePending"), Some("2Gi")), "2Gi", None, expand(2, false)),
-            ("begun", status("1Gi", Some("NodeResizeInProgress"), Some("2Gi")), "2Gi", None, expand(2, false)),
-            ("the size that was begun", status("1Gi", Some("NodeResizePending"), Some("2Gi")), "3Gi", None, expand(2, false)),
-            ("infeasible", status("1Gi", Some("NodeResizeInfeasible"), Some("2Gi")), "2Gi", None, Plan::Nothing),
-            ("the controller's turn", status("1Gi", Some("ControllerResizeInProgress"), Some("2Gi")), "2Gi", None, Plan::Nothing),
-            ("the controller did it all, and this node still has the old size", status("2Gi", None, Some("2Gi")), "2Gi", Some(gib(1)), Plan::Known { size: gib(2) }),
+            (
+                "begun",
+                status("1Gi", Some("NodeResizeInProgress"), Some("2Gi")),
+                "2Gi",
+                None,
+                expand(2, false),
+            ),
+            (
+                "the size that was begun",
+                status("1Gi", Some("NodeResizePending"), Some("2Gi")),
+                "3Gi",
+                None,
+                expand(2, false),
+            ),
+            (
+                "infeasible",
+                status("1Gi", Some("NodeResizeInfeasible"), Some("2Gi")),
+                "2Gi",
+                None,
+                Plan::Nothing,
+            ),
+            (
+                "the controller's turn",
+                status("1Gi", Some("ControllerResizeInProgress"), Some("2Gi")),
+                "2Gi",
+                None,
+                Plan::Nothing,
+            ),
+            (
+                "the controller did it all, and this node still has the old size",
+                status("2Gi", None, Some("2Gi")),
+                "2Gi",
+                Some(gib(1)),
+                Plan::Known { size: gib(2) },
+            ),
             ("an old resizer", status("1Gi", None, None), "2Gi", None, expand(2, false)),
-            ("known on this node", status("1Gi", Some("NodeResizePending"), Some("2Gi")), "2Gi", Some(gib(2)), Plan::Nothing),
+            (
+                "known on this node",
+                status("1Gi", Some("NodeResizePending"), Some("2Gi")),
+                "2Gi",
+                Some(gib(2)),
+                Plan::Nothing,
+            ),
         ] {
             assert_eq!(plan(&claim(claim_status), &volume(pv), known, false, none), expected, "{name}");
         }

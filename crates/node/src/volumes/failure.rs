@@ -111,8 +111,13 @@ mod tests {
     /// co.md 1.8 "Error classes".
     #[test]
     fn classes() {
-        let uncertain =
-            [Code::Cancelled, Code::DeadlineExceeded, Code::Unavailable, Code::ResourceExhausted, Code::Aborted];
+        let uncertain = [
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            Code::Unavailable,
+            Code::ResourceExhausted,
+            Code::Aborted,
+        ];
         for number in 0..=16 {
             let code = Code::from_i32(number);
             let expected = if uncertain.contains(&code) { Class::Uncertain } else { Class::Final };
@@ -123,11 +128,8 @@ mod tests {
     /// co.md 1.0: 500 ms, doubled up to 2m2s.
     #[test]
     fn pauses_grow() {
-        let backoff = Backoff {
-            start: Duration::from_millis(500),
-            max: Duration::from_secs(122),
-            jitter: || 0.0,
-        };
+        let backoff =
+            Backoff { start: Duration::from_millis(500), max: Duration::from_secs(122), jitter: || 0.0 };
         let mut failure: Option<Failure> = None;
         let mut pauses = Vec::new();
         for _ in 0..10 {

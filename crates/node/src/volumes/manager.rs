@@ -16,7 +16,7 @@ use super::disk::Disk;
 use super::failure::{Class, Doing};
 use super::in_use::InUse;
 use super::view::{Driver, NodeSeen, View};
-use super::world::{PodEntry, Source, Volume, World};
+use super::world::{Source, Volume, World};
 use super::{Mounted, NotYet, Parts, Settings, Statistics, names, selinux};
 use crate::machine;
 use crate::plugins::NodeCapabilities;
@@ -171,11 +171,8 @@ impl Manager {
         {
             let mut world = self.world();
             let entry = world.pods.entry(uid.clone()).or_default();
-            if entry.released {
-                // What was released goes; a pod of this uid does not come back.
-                return;
-            }
             entry.pod = Some(pod);
+            entry.released = false;
         }
         self.wake(Subject::Pod(uid));
     }
@@ -194,7 +191,9 @@ impl Manager {
     pub(super) fn release(&self, uid: &str) {
         let volumes: Vec<String> = {
             let mut world = self.world();
-            world.pods.entry(uid.to_owned()).or_default().released = true;
+            let entry = world.pods.entry(uid.to_owned()).or_default();
+            entry.released = true;
+            entry.resolved.clear();
             let mut touched = Vec::new();
             for (unique, volume) in &mut world.volumes {
                 if volume.wants.remove(uid).is_some() || volume.mounts.contains_key(uid) {
@@ -217,9 +216,10 @@ impl Manager {
                 if let Some(mounted) = world.mounted(&self.parts.root, uid) {
                     return Ok(mounted);
                 }
-                let failed = world.pods.get_mut(uid).is_some_and(|entry| {
-                    std::mem::replace(&mut entry.told, entry.rounds) < entry.rounds
-                });
+                let failed = world
+                    .pods
+                    .get_mut(uid)
+                    .is_some_and(|entry| std::mem::replace(&mut entry.told, entry.rounds) < entry.rounds);
                 if failed || Instant::now() >= patience {
                     return Err(NotYet { message: not_yet(&world.troubles(uid)) });
                 }
@@ -311,12 +311,7 @@ impl Manager {
         let (volume, released, settled) = {
             let world = self.world();
             let volume = world.volumes.get(unique)?.clone();
-            let released = |uid: &&String| match world.pods.get(*uid) {
-                Some(PodEntry { released: true, .. }) => true,
-                Some(PodEntry { pod: Some(_), .. }) => false,
-                _ => world.settled,
-            };
-            let released = volume.mounts.keys().filter(released).cloned().collect();
+            let released = volume.mounts.keys().filter(|uid| world.is_released(uid)).cloned().collect();
             (volume, released, world.settled)
         };
         let node = self.node.get(&Key::cluster(&self.parts.node));
@@ -392,9 +387,9 @@ impl Manager {
         for Wish { key, .. } in wishes {
             let Subject::Volume(unique) = key else { continue };
             if let Some(volume) = world.volumes.get_mut(unique) {
-                volume.failures.retain(|(doing, _), failure| {
-                    failure.class != Class::Transient || !which(*doing)
-                });
+                volume
+                    .failures
+                    .retain(|(doing, _), failure| failure.class != Class::Transient || !which(*doing));
             }
         }
     }
@@ -422,8 +417,7 @@ impl Manager {
                 (in_use, is_attached(node, unique))
             })
         };
-        let wishes =
-            self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
+        let wishes = self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
         self.forgive(&wishes, |doing| doing == Doing::Verify);
         wishes
     }

@@ -45,8 +45,9 @@ fn allowed(policy: FsGroupPolicy, want: &Want) -> bool {
         FsGroupPolicy::ReadWriteOnceWithFSType | FsGroupPolicy::Unknown => match &want.source {
             Source::Inline(inline) => !inline.fs_type.is_empty(),
             Source::Persistent { volume, .. } => {
-                let single =
-                    |mode: &AccessMode| matches!(mode, AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod);
+                let single = |mode: &AccessMode| {
+                    matches!(mode, AccessMode::ReadWriteOnce | AccessMode::ReadWriteOncePod)
+                };
                 volume.spec.csi.as_ref().is_some_and(|csi| !csi.fs_type.is_empty())
                     && volume.spec.access_modes.iter().any(single)
             }
@@ -96,7 +97,10 @@ mod tests {
 
     fn inline(fs_type: &str) -> Want {
         let source: Value = json!({"driver": "d", "fsType": fs_type});
-        Want { source: Source::Inline(serde_json::from_value(source).unwrap()), ..want(Some(1), false, "", &[]) }
+        Want {
+            source: Source::Inline(serde_json::from_value(source).unwrap()),
+            ..want(Some(1), false, "", &[])
+        }
     }
 
     /// co.md 1.8 "fsGroup": upstream's matrix (Test_csiMountMgr_supportsFSGroup).
@@ -110,7 +114,12 @@ mod tests {
             ("no group, File", file, want(None, false, "ext4", rwo), false),
             ("one writer and a file system", default, want(Some(1), false, "ext4", rwo), true),
             ("one pod", default, want(Some(1), false, "ext4", &["ReadWriteOncePod"]), true),
-            ("one of several modes", default, want(Some(1), false, "ext4", &["ReadOnlyMany", "ReadWriteOnce"]), true),
+            (
+                "one of several modes",
+                default,
+                want(Some(1), false, "ext4", &["ReadOnlyMany", "ReadWriteOnce"]),
+                true,
+            ),
             ("no file system", default, want(Some(1), false, "", rwo), false),
             ("no modes", default, want(Some(1), false, "ext4", &[]), false),
             ("many writers", default, want(Some(1), false, "ext4", &["ReadWriteMany"]), false),
@@ -125,14 +134,20 @@ mod tests {
             ("inline, File", file, inline(""), true),
         ] {
             let said = CSIDriver {
-                spec: wharf_model::csidriver::CSIDriverSpec { fs_group_policy: Some(policy), ..Default::default() },
+                spec: wharf_model::csidriver::CSIDriverSpec {
+                    fs_group_policy: Some(policy),
+                    ..Default::default()
+                },
                 ..CSIDriver::default()
             };
             let can = NodeCapabilities::default();
             assert_eq!(is_ours(Driver::Said(&said), &can, Mode::Filesystem, &want), expected, "{name}");
             assert!(!is_ours(Driver::Said(&said), &can, Mode::Block, &want), "{name}: a device has no files");
             let does_it = NodeCapabilities { volume_mount_group: true, ..can };
-            assert!(!is_ours(Driver::Said(&said), &does_it, Mode::Filesystem, &want), "{name}: the driver does it");
+            assert!(
+                !is_ours(Driver::Said(&said), &does_it, Mode::Filesystem, &want),
+                "{name}: the driver does it"
+            );
         }
     }
 
@@ -143,7 +158,9 @@ mod tests {
             report(path, "uid", Some(7)),
             "Setting volume ownership for uid/volumes/kubernetes.io~csi/pv1/mount, processed 7 files."
         );
-        assert!(report(path, "uid", None).contains("uid/volumes/kubernetes.io~csi/pv1/mount is taking longer"));
+        assert!(
+            report(path, "uid", None).contains("uid/volumes/kubernetes.io~csi/pv1/mount is taking longer")
+        );
         assert!(report(path, "other", Some(1)).contains(path));
     }
 }

@@ -58,8 +58,10 @@ struct Stage {
 
 /// Looks at all of it.
 pub(super) fn scan(here: &Here<'_>) -> Result<Scan, DiskError> {
-    let table = here.kernel.mount_table()?;
     let root = here.root;
+    // A root that is not there is a new node's.
+    here.kernel.create_target_dir(root.path())?;
+    let table = here.kernel.mount_table()?;
     let mut scan = Scan { pods: here.names(&root.pods())?, ..Scan::default() };
     for pod in &scan.pods {
         let csi = root.publish(pod, "");
@@ -67,14 +69,7 @@ pub(super) fn scan(here: &Here<'_>) -> Result<Scan, DiskError> {
             let dir = root.publish(pod, &spec);
             let path = dir.join("mount");
             let (record, mounted) = (here.read(&dir)?, content(here, &table, &path)?);
-            scan.shares.push(Share {
-                pod: pod.clone(),
-                spec,
-                mode: Mode::Filesystem,
-                path,
-                record,
-                mounted,
-            });
+            scan.shares.push(Share { pod: pod.clone(), spec, mode: Mode::Filesystem, path, record, mounted });
         }
     }
     for spec in here.names(&root.devices().join("publish"))? {
@@ -101,7 +96,14 @@ fn scan_stages(here: &Here<'_>, table: &MountTable, scan: &mut Scan) -> Result<(
             let dir = drivers.join(&name);
             let path = dir.join("globalmount");
             let (record, mounted) = (here.read(&dir)?, content(here, table, &path)?);
-            scan.stages.push(Stage { owner: owner.clone(), name, mode: Mode::Filesystem, path, record, mounted });
+            scan.stages.push(Stage {
+                owner: owner.clone(),
+                name,
+                mode: Mode::Filesystem,
+                path,
+                record,
+                mounted,
+            });
         }
     }
     for name in here.names(&devices)? {
@@ -115,7 +117,11 @@ fn scan_stages(here: &Here<'_>, table: &MountTable, scan: &mut Scan) -> Result<(
     Ok(())
 }
 
-fn content(here: &Here<'_>, table: &MountTable, path: &std::path::Path) -> Result<Option<Content>, DiskError> {
+fn content(
+    here: &Here<'_>,
+    table: &MountTable,
+    path: &std::path::Path,
+) -> Result<Option<Content>, DiskError> {
     let at = here.kernel.resolve(path)?;
     Ok(table.at(&at).map(|mount| (mount.device, mount.root.clone())))
 }
@@ -146,7 +152,8 @@ impl Scan {
     /// Whether PersistentVolumes would help to tell what something is.
     pub(super) fn has_gaps(&self) -> bool {
         let gap = |record: &Option<Result<Data, Unreadable>>| !matches!(record, Some(Ok(_)));
-        self.shares.iter().any(|share| gap(&share.record)) || self.stages.iter().any(|stage| gap(&stage.record))
+        self.shares.iter().any(|share| gap(&share.record))
+            || self.stages.iter().any(|stage| gap(&stage.record))
     }
 
     /// Decides what everything is. `persistent`: all PersistentVolumes, where they could be read. `staged`: also volumes
@@ -197,7 +204,9 @@ impl Scan {
             // The record goes after the volume, and is made before it: without one nothing is there.
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.is_some() => Verdict::Leftover,
-            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some())),
+            (None, mounted, problem) => {
+                Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some()))
+            }
         }
     }
 
@@ -218,7 +227,9 @@ impl Scan {
             (Some(data), Some(_), _) | (Some(data), None, Some(_)) => Verdict::Is(data),
             (_, None, None) => Verdict::Leftover,
             (None, None, Some(_)) if persistent.is_some() => Verdict::Leftover,
-            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some())),
+            (None, mounted, problem) => {
+                Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some()))
+            }
         }
     }
 }
@@ -231,7 +242,8 @@ enum Verdict {
 
 fn reason(mounted: bool, problem: Option<&Unreadable>, asked: bool) -> String {
     let state = if mounted { "something is mounted here" } else { "a volume may be here" };
-    let record = problem.map_or("there is no vol_data.json".to_owned(), |error| format!("vol_data.json: {error}"));
+    let record =
+        problem.map_or("there is no vol_data.json".to_owned(), |error| format!("vol_data.json: {error}"));
     let way = match asked {
         true => "no PersistentVolume fits: ask the driver to unpublish it, or write vol_data.json anew",
         false => "PersistentVolumes cannot be read now, which may tell",
@@ -262,8 +274,12 @@ impl Found {
     fn add_share(&mut self, share: &Share, data: &Data) {
         let volume = self.volume(data, &share.spec, share.mode);
         volume.se_linux = volume.se_linux.take().or_else(|| data.se_linux.clone());
-        let mount =
-            Mount { progress: Progress::Uncertain, found: true, published: Time(0), spec: share.spec.clone() };
+        let mount = Mount {
+            progress: Progress::Uncertain,
+            found: true,
+            published: Time(0),
+            spec: share.spec.clone(),
+        };
         volume.mounts.insert(share.pod.clone(), mount);
     }
 

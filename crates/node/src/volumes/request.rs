@@ -72,7 +72,12 @@ impl Share<'_> {
     }
 
     /// NodeExpandVolume.
-    pub(super) fn expand(&self, target: &Path, size: Quantity, secrets: Secrets) -> v1::NodeExpandVolumeRequest {
+    pub(super) fn expand(
+        &self,
+        target: &Path,
+        size: Quantity,
+        secrets: Secrets,
+    ) -> v1::NodeExpandVolumeRequest {
         let mut capability = self.capability();
         if let Some(AccessType::Mount(mount)) = &mut capability.access_type {
             mount.volume_mount_group.clear();
@@ -199,7 +204,8 @@ mod tests {
     }
 
     fn want(spec: Value, context: Value) -> Want {
-        let volume = Arc::new(serde_json::from_value(json!({"metadata": {"name": "pv1"}, "spec": spec})).unwrap());
+        let volume =
+            Arc::new(serde_json::from_value(json!({"metadata": {"name": "pv1"}, "spec": spec})).unwrap());
         Want {
             pod: pod(context),
             names: ["v".to_owned()].into(),
@@ -239,9 +245,15 @@ mod tests {
         let capability = request.volume_capability.unwrap();
         assert_eq!(capability.access_mode.unwrap().mode, 5);
         let Some(AccessType::Mount(mount)) = capability.access_type else { panic!("not mounted") };
-        assert_eq!((mount.fs_type.as_str(), mount.mount_flags, mount.volume_mount_group.as_str()), ("xfs", vec!["noatime".to_owned()], ""));
+        assert_eq!(
+            (mount.fs_type.as_str(), mount.mount_flags, mount.volume_mount_group.as_str()),
+            ("xfs", vec!["noatime".to_owned()], "")
+        );
         let stage = share.stage(secrets);
-        assert_eq!((stage.staging_target_path.as_str(), stage.publish_context["device"].as_str()), ("/stage/globalmount", "/dev/x"));
+        assert_eq!(
+            (stage.staging_target_path.as_str(), stage.publish_context["device"].as_str()),
+            ("/stage/globalmount", "/dev/x")
+        );
     }
 
     /// co.md 1.8 "podInfoOnMount attrs", "Tokens".
@@ -251,7 +263,8 @@ mod tests {
         let (volume, can) = (volume(Mode::Filesystem), NodeCapabilities::default());
         let share = Share { volume: &volume, want: &want, can: &can, staging: None };
         let driver = serde_json::from_value(json!({"spec": {"podInfoOnMount": true}})).unwrap();
-        let request = share.publish(Path::new("/t"), Driver::Said(&driver), Secrets::new(), Some("{}".into()));
+        let request =
+            share.publish(Path::new("/t"), Driver::Said(&driver), Secrets::new(), Some("{}".into()));
         let context = |key: &str| request.volume_context[&format!("csi.storage.k8s.io/{key}")].clone();
         assert_eq!(context("pod.name"), "p");
         assert_eq!(context("pod.namespace"), "ns");
@@ -298,7 +311,10 @@ mod tests {
         let expand = share.expand(Path::new("/t"), Quantity::from_bytes(1 << 30), Secrets::new());
         let Some(AccessType::Mount(mount)) = expand.volume_capability.unwrap().access_type else { panic!() };
         assert_eq!(mount.volume_mount_group, "");
-        assert_eq!((expand.volume_path.as_str(), expand.capacity_range.unwrap().required_bytes), ("/t", 1 << 30));
+        assert_eq!(
+            (expand.volume_path.as_str(), expand.capacity_range.unwrap().required_bytes),
+            ("/t", 1 << 30)
+        );
     }
 
     /// co.md 1.8 "Secrets: nodeStage/nodePublish refs (inline: pod's namespace)".

@@ -35,7 +35,10 @@ impl Used {
 pub(super) fn used(pod: &Pod) -> Used {
     let containers = || pod.spec.init_containers.iter().chain(&pod.spec.containers);
     Used {
-        mounts: containers().flat_map(|container| &container.volume_mounts).map(|mount| mount.name.clone()).collect(),
+        mounts: containers()
+            .flat_map(|container| &container.volume_mounts)
+            .map(|mount| mount.name.clone())
+            .collect(),
         devices: containers()
             .flat_map(|container| &container.volume_devices)
             .map(|device| device.name.clone())
@@ -81,7 +84,9 @@ pub(super) enum Unresolved {
     #[error("failed to fetch PV {0} from API server: persistentvolume \"{0}\" not found")]
     NoVolume(String),
     /// It is nobody's.
-    #[error("found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim")]
+    #[error(
+        "found PV object {0} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+    )]
     NoClaimRef(String),
     /// It is another claim's.
     #[error("found PV object {name} but its pv.Spec.ClaimRef.UID {has} does not point to claim.UID {wants}")]
@@ -148,7 +153,9 @@ pub(super) fn persistent(
     se_linux: Option<String>,
 ) -> Result<(Volume, Want), Unresolved> {
     let name = &persistent.metadata.name;
-    let Some(reference) = &persistent.spec.claim_ref else { return Err(Unresolved::NoClaimRef(name.clone())) };
+    let Some(reference) = &persistent.spec.claim_ref else {
+        return Err(Unresolved::NoClaimRef(name.clone()));
+    };
     if reference.uid != claim.metadata.uid {
         let (has, wants) = (reference.uid.clone(), claim.metadata.uid.clone());
         return Err(Unresolved::OtherClaim { name: name.clone(), has, wants });
@@ -264,18 +271,19 @@ mod tests {
     fn claims_that_can_be_used() {
         let pod = pod(json!([]), json!([]));
         let named: PodVolume =
-            serde_json::from_value(json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}})).unwrap();
+            serde_json::from_value(json!({"name": "v", "persistentVolumeClaim": {"claimName": "data"}}))
+                .unwrap();
         let ephemeral: PodVolume = serde_json::from_value(json!({"name": "v", "ephemeral": {}})).unwrap();
         let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
         let protected = json!({"metadata": {
             "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["kubernetes.io/pvc-protection"],
         }});
-        let owner = |uid: &str, controller: bool| json!({"metadata": {"ownerReferences": [{
-            "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller,
-        }]}});
-        let foreign = || {
-            Err(Unresolved::NotOwner { claim: "ns/data".into(), pod: "ns/p".into() })
+        let owner = |uid: &str, controller: bool| {
+            json!({"metadata": {"ownerReferences": [{
+                "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller,
+            }]}})
         };
+        let foreign = || Err(Unresolved::NotOwner { claim: "ns/data".into(), pod: "ns/p".into() });
         for (volume, change, expected) in [
             (&named, json!({}), Ok("pv1")),
             (&named, deleting, Err(Unresolved::Deleting)),
@@ -296,7 +304,8 @@ mod tests {
     /// co.md 1.8 "DSW add per pod": the volume must be the claim's, and of the mode that containers want.
     #[test]
     fn volumes_that_can_be_used() {
-        let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
+        let volumes =
+            json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data", "readOnly": true}}]);
         let files = pod(volumes.clone(), json!([{"volumeMounts": [{"name": "v", "mountPath": "/v"}]}]));
         let device = pod(volumes, json!([{"volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]}]));
         let block = json!({"spec": {"volumeMode": "Block"}});
@@ -316,7 +325,9 @@ mod tests {
         );
         assert!(error(&files, json!({"spec": {"claimRef": null}})).contains("nil pv.Spec.ClaimRef"));
         let other = json!({"spec": {"claimRef": {"uid": "other"}}});
-        assert!(error(&files, other).contains("pv.Spec.ClaimRef.UID other does not point to claim.UID claim-uid"));
+        assert!(
+            error(&files, other).contains("pv.Spec.ClaimRef.UID other does not point to claim.UID claim-uid")
+        );
         assert!(error(&files, json!({"spec": {"csi": null}})).contains("pv1 is not a CSI volume"));
         assert!(error(&files, json!({"spec": {"csi": {"volumeHandle": ""}}})).contains("not a CSI volume"));
     }
@@ -324,10 +335,8 @@ mod tests {
     /// co.md 1.8 "Inline ephemeral".
     #[test]
     fn inline_volumes() {
-        let pod = pod(
-            json!([{"name": "v", "csi": {"driver": "d", "readOnly": true}}, {"name": "w"}]),
-            json!([]),
-        );
+        let pod =
+            pod(json!([{"name": "v", "csi": {"driver": "d", "readOnly": true}}, {"name": "w"}]), json!([]));
         let (volume, want) = inline(&pod, &pod.spec.volumes[0]).unwrap();
         assert_eq!(volume.handle, names::inline_handle("pod-uid", "v"));
         assert!(volume.ephemeral && want.read_only && volume.spec == "v");

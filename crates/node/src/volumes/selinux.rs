@@ -83,7 +83,8 @@ fn label(base: &str, options: &SeLinuxOptions) -> String {
 
 /// Whether a volume is mounted with a label at all: its driver can, and only one pod has it.
 pub(super) fn applies(driver: Option<&CSIDriver>, modes: &[AccessMode]) -> bool {
-    driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true)) && modes == [AccessMode::ReadWriteOncePod]
+    driver.is_some_and(|driver| driver.spec.se_linux_mount == Some(true))
+        && modes == [AccessMode::ReadWriteOncePod]
 }
 
 /// The option that a driver is told.
@@ -100,7 +101,8 @@ mod tests {
     const BASE: &str = "system_u:object_r:container_file_t:s0";
 
     fn pod(context: Value, containers: Value) -> Pod {
-        serde_json::from_value(json!({"spec": {"securityContext": context, "containers": containers}})).unwrap()
+        serde_json::from_value(json!({"spec": {"securityContext": context, "containers": containers}}))
+            .unwrap()
     }
 
     fn with(context: Value) -> Value {
@@ -128,7 +130,9 @@ mod tests {
     #[test]
     fn which_volumes() {
         use AccessMode::{ReadWriteOnce, ReadWriteOncePod};
-        let driver = |value: Value| serde_json::from_value::<CSIDriver>(json!({"spec": {"seLinuxMount": value}})).unwrap();
+        let driver = |value: Value| {
+            serde_json::from_value::<CSIDriver>(json!({"spec": {"seLinuxMount": value}})).unwrap()
+        };
         let can = driver(json!(true));
         assert!(applies(Some(&can), &[ReadWriteOncePod]));
         assert!(!applies(Some(&can), &[ReadWriteOnce]));

@@ -79,7 +79,9 @@ impl<'a> Driver<'a> {
 
     /// When files get the pod's group.
     pub(super) fn fs_group_policy(self) -> FsGroupPolicy {
-        self.object().and_then(|driver| driver.spec.fs_group_policy).unwrap_or(FsGroupPolicy::ReadWriteOnceWithFSType)
+        self.object()
+            .and_then(|driver| driver.spec.fs_group_policy)
+            .unwrap_or(FsGroupPolicy::ReadWriteOnceWithFSType)
     }
 
     /// Whether volumes may live like this. A driver without an object has persistent ones only.

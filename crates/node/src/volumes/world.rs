@@ -24,6 +24,8 @@ pub(super) struct World {
     pub(super) volumes: BTreeMap<String, Volume>,
     /// Whether all pods of this node were told.
     pub(super) settled: bool,
+    /// Whether the disk was looked at: before, nothing is known of what is there.
+    pub(super) started: bool,
     /// What is mounted and cannot be told.
     pub(super) stuck: Vec<Stuck>,
 }
@@ -260,7 +262,8 @@ impl World {
 
     /// Whether something of a pod is, or may be, on disk.
     pub(super) fn holds(&self, uid: &str) -> bool {
-        self.pods.get(uid).is_some_and(|entry| entry.plain)
+        !self.started
+            || self.pods.get(uid).is_some_and(|entry| entry.plain)
             || self.stuck.iter().any(|stuck| stuck.pod.as_deref() == Some(uid))
             || self.volumes.values().any(|volume| volume.mounts.contains_key(uid))
     }
@@ -277,10 +280,21 @@ impl World {
             match entry.resolved.get(name) {
                 None => Some("it has not been looked at yet".to_owned()),
                 Some(Resolved::Plain(_)) => None,
-                Some(Resolved::Csi(unique)) => self.volumes.get(unique).and_then(|volume| volume.trouble(uid)),
+                Some(Resolved::Csi(unique)) => {
+                    self.volumes.get(unique).and_then(|volume| volume.trouble(uid))
+                }
             }
         };
         used.names().filter_map(|name| Some((name.to_owned(), trouble(name)?))).collect()
+    }
+
+    /// Whether a pod's volumes are to go: it was released, or all pods are known and this is not among them.
+    pub(super) fn is_released(&self, uid: &str) -> bool {
+        match self.pods.get(uid) {
+            Some(PodEntry { released: true, .. }) => true,
+            Some(PodEntry { pod: Some(_), .. }) => false,
+            _ => self.settled,
+        }
     }
 
     /// A round for this pod failed: who waits for it is told once.
@@ -302,10 +316,77 @@ impl Volume {
         let failed = self.failures.iter().filter(|(attempt, _)| of(attempt));
         let last = failed.max_by_key(|(_, failure)| failure.at).map(|(_, failure)| failure.message.clone());
         let waiting = || match (self.waiting, &self.attach_error) {
-            (Some(Waiting::Attach), Some(error)) => Some(format!("{}; the attacher says: {error}", Waiting::Attach)),
+            (Some(Waiting::Attach), Some(error)) => {
+                Some(format!("{}; the attacher says: {error}", Waiting::Attach))
+            }
             (waiting, _) => waiting.map(|waiting| waiting.to_string()),
         };
-        last.or_else(waiting)
-            .or_else(|| Some("it is being mounted".to_owned()))
+        last.or_else(waiting).or_else(|| Some("it is being mounted".to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// co.md 1.8 "Unmounts are gated": only who was released, or whom nobody knows once all are known.
+    #[test]
+    fn whose_volumes_go() {
+        let entry = |known: bool, released: bool| PodEntry {
+            pod: known.then(Arc::default),
+            released,
+            ..PodEntry::default()
+        };
+        for (settled, entry, expected) in [
+            (false, None, false),
+            (true, None, true),
+            (false, Some(entry(false, false)), false),
+            (true, Some(entry(false, false)), true),
+            (false, Some(entry(true, false)), false),
+            (true, Some(entry(true, false)), false),
+            (false, Some(entry(true, true)), true),
+            (false, Some(entry(false, true)), true),
+        ] {
+            let known = format!("{settled} {entry:?}");
+            let mut world = World { settled, ..World::default() };
+            world.pods.extend(entry.map(|entry| ("u".to_owned(), entry)));
+            assert_eq!(world.is_released("u"), expected, "{known}");
+        }
+    }
+
+    /// Who asks whether anything is left is not told no before the disk was looked at.
+    #[test]
+    fn nothing_is_known_before_the_start() {
+        let mut world = World::default();
+        assert!(world.holds("u"));
+        world.started = true;
+        assert!(!world.holds("u"));
+        world.stuck.push(Stuck { path: "/x".into(), pod: Some("u".into()), why: String::new() });
+        assert!(world.holds("u") && !world.holds("v"), "what cannot be told is there");
+    }
+
+    /// co.md 4.17: what is the matter is told of the volumes that are not there, and of no others.
+    #[test]
+    fn troubles_are_of_what_is_missing() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "volumes": [{"name": "a"}, {"name": "b"}, {"name": "c"}, {"name": "unused"}],
+            "containers": [{"volumeMounts": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}],
+        }}))
+        .unwrap();
+        let place = Place::Directory { path: "/a".into(), read_only: false };
+        let mut entry = PodEntry { pod: Some(Arc::new(pod)), ..PodEntry::default() };
+        entry.resolved.insert("a".into(), Resolved::Plain(place));
+        entry.resolved.insert("b".into(), Resolved::Csi("uvn".into()));
+        let mut world = World { started: true, ..World::default() };
+        world.pods.insert("u".into(), entry);
+        let mut volume = Volume::new("d", "h", "pv1", Mode::Filesystem, false);
+        volume.waiting = Some(Waiting::Attach);
+        volume.attach_error = Some("no slot".into());
+        world.volumes.insert("uvn".into(), volume);
+        let troubles = world.troubles("u");
+        let names: Vec<&str> = troubles.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["b", "c"]);
+        assert!(troubles[0].1.ends_with("the attacher says: no slot"), "{troubles:?}");
+        assert_eq!(world.mounted(&Root::new("/k"), "u"), None);
     }
 }

@@ -9,15 +9,39 @@ use super::super::expand::{Answer, Plan, answer};
 use super::super::failure::Class;
 use super::super::manager::{Manager, Seen};
 use super::super::request::{Purpose, Share};
-use super::super::world::{Source, Want};
+use super::super::world::{Expansion, Source, Want};
 use super::Trouble;
 
 /// Upstream's reasons.
 const DONE: &str = "FileSystemResizeSuccessful";
 const FAILED: &str = "FileSystemResizeFailed";
 
+/// An expansion under way.
+struct Growth<'a> {
+    unique: &'a str,
+    seen: &'a Seen,
+    want: &'a Want,
+    pod: &'a str,
+    claim: PersistentVolumeClaim,
+    size: Quantity,
+    /// Whether the claim has the size already.
+    told: bool,
+}
+
+/// What the driver said no with.
+struct Refused {
+    code: Code,
+    why: String,
+}
+
 impl Manager {
-    pub(super) async fn expand(&self, unique: &str, seen: &Seen, pod: &str, plan: Plan) -> Result<(), Trouble> {
+    pub(super) async fn expand(
+        &self,
+        unique: &str,
+        seen: &Seen,
+        pod: &str,
+        plan: Plan,
+    ) -> Result<(), Trouble> {
         let want = self.wanted(seen, pod)?;
         let Source::Persistent { claim, .. } = &want.source else { return Ok(()) };
         let (size, told) = match plan {
@@ -43,57 +67,38 @@ impl Manager {
         if !told && !self.write_claim(&claim, write::begin(&claim)).await? {
             return Ok(());
         }
-        self.call(unique, seen, want, pod, &claim, size, told).await
-    }
-
-    #[allow(clippy::too_many_arguments, reason = "one call, and what its answer means")]
-    async fn call(
-        &self,
-        unique: &str,
-        seen: &Seen,
-        want: &Want,
-        pod: &str,
-        claim: &PersistentVolumeClaim,
-        size: Quantity,
-        told: bool,
-    ) -> Result<(), Trouble> {
-        let plugin = self.plugin(seen)?;
-        let volume = &seen.volume;
-        let secrets = self.secrets(want, &Purpose::Expand, "NodeExpandSecretRef").await?;
-        let refused = match plugin.capabilities.expand {
-            false => {
-                let why = format!("NodeExpand is not supported by the CSI driver {}", volume.driver);
-                Some((Code::Unimplemented, why))
-            }
-            true => {
-                let staging = volume.staging(&self.parts.root);
-                let staging = plugin.capabilities.stage_unstage.then_some(&*staging);
-                let share = Share { volume, want, can: &plugin.capabilities, staging };
-                let target = volume.target(&self.parts.root, pod);
-                let request = share.expand(&target, size, secrets.clone());
-                let client = plugin.client().with_deadline(self.settings.timeout);
-                let answer = client.node().node_expand_volume(request).await;
-                answer.err().map(|status| {
-                    let why = Trouble::of_driver(&status, &secrets).message;
-                    (status.code(), format!("Expander.NodeExpand failed to expand the volume : {why}"))
-                })
-            }
-        };
-        match refused {
-            None => self.expanded(unique, seen, want, claim, size, told).await,
-            Some((code, why)) => self.refused(unique, seen, claim, size, told, code, why).await,
+        let growth = Growth { unique, seen, want, pod, claim, size, told };
+        match self.call(&growth).await? {
+            None => self.expanded(&growth).await,
+            Some(refused) => self.refused(&growth, refused).await,
         }
     }
 
-    async fn expanded(
-        &self,
-        unique: &str,
-        seen: &Seen,
-        want: &Want,
-        claim: &PersistentVolumeClaim,
-        size: Quantity,
-        told: bool,
-    ) -> Result<(), Trouble> {
+    async fn call(&self, growth: &Growth<'_>) -> Result<Option<Refused>, Trouble> {
+        let Growth { seen, want, pod, size, .. } = growth;
+        let (volume, plugin) = (&seen.volume, self.plugin(seen)?);
+        if !plugin.capabilities.expand {
+            let why = format!("NodeExpand is not supported by the CSI driver {}", volume.driver);
+            return Ok(Some(Refused { code: Code::Unimplemented, why }));
+        }
+        let secrets = self.secrets(want, &Purpose::Expand, "NodeExpandSecretRef").await?;
+        let staging = volume.staging(&self.parts.root);
+        let staging = plugin.capabilities.stage_unstage.then_some(&*staging);
+        let share = Share { volume, want, can: &plugin.capabilities, staging };
+        let request = share.expand(&volume.target(&self.parts.root, pod), *size, secrets.clone());
+        let client = plugin.client().with_deadline(self.settings.timeout);
+        let answer = client.node().node_expand_volume(request).await;
+        Ok(answer.err().map(|status| {
+            let why = Trouble::of_driver(&status, &secrets).message;
+            Refused {
+                code: status.code(),
+                why: format!("Expander.NodeExpand failed to expand the volume : {why}"),
+            }
+        }))
+    }
+
+    async fn expanded(&self, growth: &Growth<'_>) -> Result<(), Trouble> {
+        let Growth { unique, seen, want, claim, size, told, .. } = growth;
         let note = format!(
             "MountVolume.NodeExpandVolume succeeded for volume \"{}\" {}",
             seen.volume.spec, self.parts.node
@@ -101,42 +106,38 @@ impl Manager {
         self.parts.events.tell(&*want.pod, EventType::Normal, DONE, note.clone());
         self.parts.events.tell(claim, EventType::Normal, DONE, note);
         if !told {
-            // It came back from the server when the begin was written: this version is newer.
+            // What was written at the begin has made another version of it.
             let claim = self.claim_now(claim).await?;
-            if !self.write_claim(&claim, write::finished(&claim, size)).await? {
+            if !self.write_claim(&claim, write::finished(&claim, *size)).await? {
                 return Ok(());
             }
         }
         self.change(unique, |volume| {
-            volume.size = Some(size);
-            volume.expansion = Default::default();
+            volume.size = Some(*size);
+            volume.expansion = Expansion::default();
         });
         Ok(())
     }
 
-    #[allow(clippy::too_many_arguments, reason = "one answer, and all that it depends on")]
-    async fn refused(
-        &self,
-        unique: &str,
-        seen: &Seen,
-        claim: &PersistentVolumeClaim,
-        size: Quantity,
-        told: bool,
-        code: Code,
-        why: String,
-    ) -> Result<(), Trouble> {
-        let changed = claim.requested() != Some(size) && seen.volume.expansion.refused;
-        let meaning = answer(code, told, changed);
+    async fn refused(&self, growth: &Growth<'_>, refused: Refused) -> Result<(), Trouble> {
+        let Growth { unique, seen, claim, size, told, .. } = growth;
+        let Refused { code, why } = refused;
+        let changed = claim.requested() != Some(*size) && seen.volume.expansion.refused;
+        let meaning = answer(code, *told, changed);
         if matches!(meaning, Answer::InUse | Answer::Infeasible | Answer::Failed) {
             let patch = write::failed(claim, &why, meaning == Answer::Infeasible, now());
             if let Err(trouble) = self.write_claim(claim, patch).await {
-                tracing::warn!(volume = unique, error = trouble.message, "the claim does not say what failed");
+                tracing::warn!(
+                    volume = unique,
+                    error = trouble.message,
+                    "the claim does not say what failed"
+                );
             }
             self.change(unique, |volume| volume.expansion.refused = true);
         }
         match meaning {
             Answer::NotNeeded => {
-                self.change(unique, |volume| volume.size = Some(size));
+                self.change(unique, |volume| volume.size = Some(*size));
                 Ok(())
             }
             Answer::InUse => {
@@ -150,7 +151,8 @@ impl Manager {
     }
 
     async fn claim_now(&self, claim: &PersistentVolumeClaim) -> Result<PersistentVolumeClaim, Trouble> {
-        let failed = |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
+        let failed =
+            |why: &str| Trouble::transient(format!("mountVolume.NodeExpandVolume get PVC failed : {why}"));
         match self.parts.cluster.get::<PersistentVolumeClaim>(&claim.key()).await {
             Ok(Some(now)) if now.metadata.uid == claim.metadata.uid => Ok(now),
             Ok(_) => Err(failed("it is gone")),

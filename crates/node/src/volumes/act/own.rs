@@ -19,7 +19,10 @@ impl Manager {
         let group = ownership::group(want).and_then(|group| u32::try_from(group).ok());
         let refused = |why: String| {
             // It is mounted, and cannot be used as it is: it goes with the pod.
-            Trouble::new(Class::Uncertain, format!("applyFSGroup failed for vol {}: {why}", seen.volume.handle))
+            Trouble::new(
+                Class::Uncertain,
+                format!("applyFSGroup failed for vol {}: {why}", seen.volume.handle),
+            )
         };
         let Some(group) = group.filter(|group| *group != u32::MAX) else {
             return Err(refused("fsGroup is no group's number".to_owned()));

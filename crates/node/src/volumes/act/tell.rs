@@ -47,7 +47,9 @@ fn words(doing: Doing, mode: Mode, mounted: bool) -> Option<(&'static str, &'sta
         (Doing::Publish | Doing::Own, Mode::Block) => (device, "MapVolume.MapPodDevice failed"),
         (Doing::Expand, _) if mounted => ("VolumeResizeFailed", "NodeExpandVolume.NodeExpandVolume failed"),
         (Doing::Expand, Mode::Filesystem) => (files, "MountVolume.Setup failed while expanding volume"),
-        (Doing::Expand, Mode::Block) => (device, "MapVolume.MarkVolumeAsMounted failed while expanding volume"),
+        (Doing::Expand, Mode::Block) => {
+            (device, "MapVolume.MarkVolumeAsMounted failed while expanding volume")
+        }
         (Doing::Unpublish | Doing::Unstage, _) => return None,
     })
 }

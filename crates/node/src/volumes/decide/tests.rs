@@ -203,7 +203,9 @@ fn the_handshake() {
         ("then it is staged", scene().verified(), stage()),
         (
             "a driver that does not attach needs none of it",
-            scene().driver(json!({"attachRequired": false})).with(|s| (s.reported, s.attached) = (false, false)),
+            scene()
+                .driver(json!({"attachRequired": false}))
+                .with(|s| (s.reported, s.attached) = (false, false)),
             stage(),
         ),
         (
@@ -223,10 +225,15 @@ fn from_stage_to_the_pod() {
     use Progress::{Mounted, Owned, Published, Uncertain};
     let scene = || Scene::new().wanted().verified();
     let staged = || scene().device(Device::Staged);
-    let owned = || Scene::new().wanted_by(POD, json!({}), json!({"fsGroup": 7})).verified().device(Device::Staged);
+    let owned =
+        || Scene::new().wanted_by(POD, json!({}), json!({"fsGroup": 7})).verified().device(Device::Staged);
     check([
         ("it may be staged: again", scene().device(Device::Uncertain { found: false }), stage()),
-        ("an earlier life may have staged it: again", scene().device(Device::Uncertain { found: true }), stage()),
+        (
+            "an earlier life may have staged it: again",
+            scene().device(Device::Uncertain { found: true }),
+            stage(),
+        ),
         ("staged", staged(), publish()),
         ("it may be published: again", staged().mount(Uncertain), publish()),
         ("found: again", staged().mount_of(POD, Uncertain, true), publish()),
@@ -244,12 +251,16 @@ fn from_stage_to_the_pod() {
             scene().device(Device::None).mount(Uncertain),
             stage(),
         ),
-        ("the driver is away", scene().with(|s| s.can = None), Step::Refuse {
-            pod: POD.into(),
-            doing: Doing::Publish,
-            why: Refusal::NotRegistered("d".into()),
-        }),
-        ("what the pod has, it has, without the driver too", staged().mount(Mounted).with(|s| s.can = None), idle()),
+        (
+            "the driver is away",
+            scene().with(|s| s.can = None),
+            Step::Refuse { pod: POD.into(), doing: Doing::Publish, why: Refusal::NotRegistered("d".into()) },
+        ),
+        (
+            "what the pod has, it has, without the driver too",
+            staged().mount(Mounted).with(|s| s.can = None),
+            idle(),
+        ),
     ]);
 }
 
@@ -273,7 +284,11 @@ fn pauses() {
                 .failed(Doing::Own, POD, 5),
             paused(5),
         ),
-        ("unpublish", Scene::new().mount(Progress::Mounted).released(POD).failed(Doing::Unpublish, POD, 5), paused(5)),
+        (
+            "unpublish",
+            Scene::new().mount(Progress::Mounted).released(POD).failed(Doing::Unpublish, POD, 5),
+            paused(5),
+        ),
         ("unstage", Scene::new().device(Device::Staged).failed(Doing::Unstage, "", 5), paused(5)),
         (
             "the soonest of several",
@@ -297,7 +312,11 @@ fn from_the_pod_to_nothing() {
     use Progress::{Mounted, Owned, Published, Uncertain};
     let mut table = vec![
         ("nothing is left", Scene::new(), Step::Forget),
-        ("staged by us: it goes, all pods known or not", Scene::new().device(Device::Staged).with(|s| s.settled = false), Step::Unstage),
+        (
+            "staged by us: it goes, all pods known or not",
+            Scene::new().device(Device::Staged).with(|s| s.settled = false),
+            Step::Unstage,
+        ),
         ("it may be staged", Scene::new().device(Device::Uncertain { found: false }), Step::Unstage),
         ("found staged", Scene::new().device(Device::Uncertain { found: true }), Step::Unstage),
         (
@@ -305,11 +324,7 @@ fn from_the_pod_to_nothing() {
             Scene::new().device(Device::Uncertain { found: true }).with(|s| s.settled = false),
             rest(Waiting::Pods),
         ),
-        (
-            "not while a pod has it",
-            Scene::new().device(Device::Staged).mount(Mounted),
-            rest(Waiting::Pods),
-        ),
+        ("not while a pod has it", Scene::new().device(Device::Staged).mount(Mounted), rest(Waiting::Pods)),
         (
             "not while a pod wants it",
             Scene::new().wanted().device(Device::Staged).with(|s| s.attached = false),
@@ -318,12 +333,20 @@ fn from_the_pod_to_nothing() {
         (
             "the driver is away: it stays",
             Scene::new().mount(Mounted).released(POD).with(|s| s.can = None),
-            Step::Refuse { pod: POD.into(), doing: Doing::Unpublish, why: Refusal::NotRegistered("d".into()) },
+            Step::Refuse {
+                pod: POD.into(),
+                doing: Doing::Unpublish,
+                why: Refusal::NotRegistered("d".into()),
+            },
         ),
         (
             "the driver is away: the stage stays",
             Scene::new().device(Device::Staged).with(|s| s.can = None),
-            Step::Refuse { pod: String::new(), doing: Doing::Unstage, why: Refusal::NotRegistered("d".into()) },
+            Step::Refuse {
+                pod: String::new(),
+                doing: Doing::Unstage,
+                why: Refusal::NotRegistered("d".into()),
+            },
         ),
     ];
     for progress in [Uncertain, Published, Owned, Mounted] {
@@ -333,7 +356,8 @@ fn from_the_pod_to_nothing() {
     }
     check(table);
     // Without Node and CSIDrivers too: what goes needs neither.
-    let blind = Scene::new().mount(Mounted).released(POD).with(|s| (s.node, s.drivers_known) = (false, false));
+    let blind =
+        Scene::new().mount(Mounted).released(POD).with(|s| (s.node, s.drivers_known) = (false, false));
     assert_eq!(blind.decide(), unpublish());
 }
 
@@ -369,9 +393,11 @@ fn several_pods() {
 #[test]
 fn refusals() {
     let refused = |why| Step::Refuse { pod: POD.into(), doing: Doing::Publish, why };
-    let zone = |value: &str| json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": "zone", "operator": "In", "values": [value]}]},
-    ]}}});
+    let zone = |value: &str| {
+        json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": [value]}]},
+        ]}}})
+    };
     let here = |s: &mut Scene| s.labels.insert("zone", "a");
     let once = json!({"accessModes": ["ReadWriteOncePod"]});
     let both = json!({"accessModes": ["ReadWriteOncePod", "ReadWriteOnce"]});
@@ -382,14 +408,18 @@ fn refusals() {
         ("its place", by(zone("a")).with(here), stage()),
         ("another place", by(zone("b")).with(here), refused(Refusal::Affinity)),
         ("ReadWriteOncePod, and nobody has it", by(once.clone()), stage()),
-        ("ReadWriteOncePod, and another pod has it or may", other(by(once.clone())), refused(Refusal::OncePod)),
-        ("ReadWriteOncePod beside another mode", other(by(both)), stage()),
-        ("ReadWriteOncePod, and the pod itself has it", by(once).device(Device::Staged).mount(Progress::Published), ready()),
         (
-            "inline, and no CSIDriver",
-            Scene::new().inline(),
-            lifecycle("Ephemeral", " (no CSIDriver object)"),
+            "ReadWriteOncePod, and another pod has it or may",
+            other(by(once.clone())),
+            refused(Refusal::OncePod),
         ),
+        ("ReadWriteOncePod beside another mode", other(by(both)), stage()),
+        (
+            "ReadWriteOncePod, and the pod itself has it",
+            by(once).device(Device::Staged).mount(Progress::Published),
+            ready(),
+        ),
+        ("inline, and no CSIDriver", Scene::new().inline(), lifecycle("Ephemeral", " (no CSIDriver object)")),
         (
             "inline, and the CSIDriver does not say so",
             Scene::new().inline().driver(json!({})),
@@ -431,10 +461,11 @@ fn published_again_and_again() {
         ("it failed", scene(60_000).failed(Doing::Publish, POD, 5), paused(5)),
         ("only where the driver wants it", scene(600_000).driver(json!({})), idle()),
         ("a device is not", scene(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
-        ("not without the driver", scene(600_000).with(|s| s.can = None), Step::Rest {
-            until: Some(Duration::ZERO),
-            waiting: None,
-        }),
+        (
+            "not without the driver",
+            scene(600_000).with(|s| s.can = None),
+            Step::Rest { until: Some(Duration::ZERO), waiting: None },
+        ),
     ]);
 }
 
@@ -468,9 +499,20 @@ fn growth() {
         ("done already", pending(Mounted).with(|s| s.volume.size = Some(gib(2))), idle()),
         ("the mount fails with it", pending(Published).failed(Doing::Expand, POD, 5), paused(5)),
         ("the pod goes on with it", pending(Mounted).failed(Doing::Expand, POD, 5), paused(5)),
-        ("not on this node any more", pending(Published).with(|s| s.volume.expansion = Expansion { in_use: true, refused: true }), ready()),
+        (
+            "not on this node any more",
+            pending(Published).with(|s| s.volume.expansion = Expansion { in_use: true, refused: true }),
+            ready(),
+        ),
         ("infeasible: the mount goes on", growing(Published, "NodeResizeInfeasible"), ready()),
-        ("co.md 4.15: the driver has no part in it", pending(Mounted).with(|s| s.can = Some(NodeCapabilities { stage_unstage: true, ..NodeCapabilities::default() })), idle()),
+        (
+            "co.md 4.15: the driver has no part in it",
+            pending(Mounted).with(|s| {
+                s.can = Some(NodeCapabilities { stage_unstage: true, ..NodeCapabilities::default() })
+            }),
+            idle(),
+        ),
+        ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
         (
             "for reading only",
             pending(Published).with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wharf_cluster::work::{Outcome, Wish};
 use wharf_cluster::Change;
+use wharf_cluster::work::{Outcome, Wish};
 use wharf_model::whole::Pod;
 use wharf_model::whole::pod::PodVolume;
 use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
@@ -19,11 +19,11 @@ impl Manager {
     pub(super) async fn see_to_pod(&self, uid: &str) -> Outcome {
         let pod = {
             let world = self.world();
-            match world.pods.get(uid) {
-                None => return Outcome::Done,
-                Some(PodEntry { released: false, pod: Some(pod), .. }) => Some(Arc::clone(pod)),
-                Some(PodEntry { released: false, pod: None, .. }) if !world.settled => return Outcome::Done,
-                Some(_) => None,
+            match (world.pods.get(uid), world.is_released(uid)) {
+                (None, _) => return Outcome::Done,
+                (Some(_), true) => None,
+                (Some(PodEntry { pod: Some(pod), .. }), false) => Some(Arc::clone(pod)),
+                (Some(PodEntry { pod: None, .. }), false) => return Outcome::Done,
             }
         };
         match pod {
@@ -78,7 +78,12 @@ impl Manager {
     }
 
     /// co.md 1.8 "DSW add per pod": asked of the server, not of what we remember.
-    async fn claimed(&self, pod: &Arc<Pod>, volume: &PodVolume, key: &Key) -> Result<(Volume, Want), Unresolved> {
+    async fn claimed(
+        &self,
+        pod: &Arc<Pod>,
+        volume: &PodVolume,
+        key: &Key,
+    ) -> Result<(Volume, Want), Unresolved> {
         let cluster = &self.parts.cluster;
         let claim: PersistentVolumeClaim = match cluster.get(key).await {
             Ok(Some(claim)) => claim,
@@ -118,10 +123,12 @@ impl Manager {
         }
         let parts = &self.parts;
         let place = plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume).await;
-        let place = place.map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
+        let place = place
+            .map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
         match place {
             Ok(place) => {
-                if let Some(entry) = self.world().pods.get_mut(uid) {
+                let mut world = self.world();
+                if let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) {
                     entry.resolved.insert(volume.name.clone(), Resolved::Plain(place));
                 }
                 Ok(())
@@ -156,10 +163,12 @@ impl Manager {
         }
         {
             let mut world = self.world();
-            if let Some(entry) = world.pods.get_mut(uid) {
+            let going = world.is_released(uid);
+            if let Some(entry) = world.pods.get_mut(uid).filter(|_| going) {
                 entry.plain = false;
             }
-            if !world.holds(uid) {
+            // Somebody may have wanted it again meanwhile.
+            if !world.holds(uid) && world.is_released(uid) {
                 world.pods.remove(uid);
             }
         }
@@ -174,7 +183,12 @@ impl Manager {
             let (spec, status, meta) = (&claim.spec, &claim.status, &claim.metadata);
             (
                 (spec.volume_name.clone(), spec.resources.requests.storage, meta.uid.clone()),
-                (status.phase, status.capacity, status.allocated_resources, status.allocated_resource_statuses),
+                (
+                    status.phase,
+                    status.capacity,
+                    status.allocated_resources,
+                    status.allocated_resource_statuses,
+                ),
             )
         };
         if same(change, part) {
@@ -184,7 +198,8 @@ impl Manager {
         let uses = |entry: &PodEntry| {
             !entry.released
                 && entry.pod.as_ref().is_some_and(|pod| {
-                    pod.metadata.namespace == change.key.namespace && pod.claims().any(|name| name == change.key.name)
+                    pod.metadata.namespace == change.key.namespace
+                        && pod.claims().any(|name| name == change.key.name)
                 })
         };
         let pods = world.pods.iter().filter(|(_, entry)| uses(entry));
@@ -193,7 +208,14 @@ impl Manager {
 }
 
 /// Puts a pod's wish into the world; `false`: nothing has changed, or the pod was released meanwhile.
-fn add(world: &mut World, uid: &str, volume: &PodVolume, unique: &str, known: Volume, mut want: Want) -> bool {
+fn add(
+    world: &mut World,
+    uid: &str,
+    volume: &PodVolume,
+    unique: &str,
+    known: Volume,
+    mut want: Want,
+) -> bool {
     let Some(entry) = world.pods.get_mut(uid).filter(|entry| !entry.released) else { return false };
     entry.resolved.insert(volume.name.clone(), Resolved::Csi(unique.to_owned()));
     let there = world.volumes.entry(unique.to_owned()).or_insert(known.clone());
@@ -213,7 +235,6 @@ fn add(world: &mut World, uid: &str, volume: &PodVolume, unique: &str, known: Vo
     there.wants.insert(uid.to_owned(), want);
     true
 }
-
 
 #[cfg(test)]
 mod tests;

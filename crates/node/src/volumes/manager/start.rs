@@ -47,13 +47,18 @@ impl Manager {
         for Stuck { path, pod, why } in &stuck {
             tracing::error!(path = %path.display(), pod, why, "left as it is");
         }
+        let plain: Vec<(String, bool)> = pods
+            .iter()
+            // A look that fails proves nothing: then there may be some.
+            .map(|uid| (uid, plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty())))
+            .map(|(uid, plain)| (uid.clone(), plain))
+            .collect();
         let subjects: Vec<Subject> = {
             let mut world = self.world();
             world.stuck = stuck;
-            for uid in pods {
-                // A look that fails proves nothing: then there may be some.
-                let plain = plain::found(&self.parts.root, uid).map_or(true, |found| !found.is_empty());
-                world.pods.entry(uid.clone()).or_default().plain |= plain;
+            world.started = true;
+            for (uid, plain) in plain {
+                world.pods.entry(uid).or_default().plain |= plain;
             }
             for (unique, volume) in volumes {
                 tracing::info!(volume = unique, pods = ?volume.mounts.keys(), device = ?volume.device, "found");
@@ -116,7 +121,9 @@ impl Manager {
                 if freed.is_empty() {
                     continue;
                 }
-                let empty = || Volume::new(&volume.driver, &volume.handle, &volume.spec, volume.mode, volume.ephemeral);
+                let empty = || {
+                    Volume::new(&volume.driver, &volume.handle, &volume.spec, volume.mode, volume.ephemeral)
+                };
                 let known = world.volumes.entry(unique.clone()).or_insert_with(empty);
                 for stuck in freed {
                     match &stuck.pod {
@@ -131,7 +138,8 @@ impl Manager {
             }
             before
         };
-        let gone = leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
+        let gone =
+            leftovers.into_iter().filter(|path| before.iter().any(|stuck| stuck.path == *path)).collect();
         self.sweep(gone).await;
         self.in_use.change();
         woken.extend(before.into_iter().filter_map(|stuck| stuck.pod).map(Subject::Pod));

@@ -52,7 +52,11 @@ pub(in crate::volumes) fn root_matches(root: &Path, wanted: Wanted) -> io::Resul
 
 /// Makes it so. `files` counts as it goes. What vanishes meanwhile is no error; nor is what does not let itself be
 /// given away, as upstream has it: the first such is answered.
-pub(in crate::volumes) fn apply(root: &Path, wanted: Wanted, files: &AtomicU64) -> io::Result<Option<io::Error>> {
+pub(in crate::volumes) fn apply(
+    root: &Path,
+    wanted: Wanted,
+    files: &AtomicU64,
+) -> io::Result<Option<io::Error>> {
     let open = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let top = rustix::fs::openat(CWD, root, open, Mode::empty())?;
     let mut walk = Walk { wanted, files, refused: None };
@@ -208,7 +212,9 @@ mod tests {
         assert!(!root_matches(&root, wanted).unwrap());
         apply(&root, wanted, &AtomicU64::new(0)).unwrap();
         assert!(root_matches(&root, wanted).unwrap());
-        for (bits, matches) in [(0o2770, true), (0o2775, true), (0o0770, false), (0o2750, false), (0o2760, false)] {
+        for (bits, matches) in
+            [(0o2770, true), (0o2775, true), (0o0770, false), (0o2750, false), (0o2760, false)]
+        {
             fs::set_permissions(&root, PermissionsExt::from_mode(bits)).unwrap();
             assert_eq!(root_matches(&root, wanted).unwrap(), matches, "{bits:o}");
         }

@@ -75,12 +75,13 @@ fn records_are_believed() {
 /// co.md 4.9: a volume that was unpublished and not unstaged is found; upstream's way is to forget it.
 #[test]
 fn what_is_staged_alone_is_found() {
-    let scan =
-        Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
+    let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
     let found = scan.judge(&root(), None, true);
     let volume = &found.volumes[&names::unique("d", "h1")];
     assert_eq!(volume.device, Device::Uncertain { found: true });
-    assert!(volume.mounts.is_empty() && volume.staging(&root()) == root().stage("d", "h1").join("globalmount"));
+    assert!(
+        volume.mounts.is_empty() && volume.staging(&root()) == root().stage("d", "h1").join("globalmount")
+    );
     assert!(scan.judge(&root(), None, false).volumes.is_empty());
     // As kubelet before 1.24 had it.
     let path = PathBuf::from("/k/plugins/kubernetes.io/csi/pv/pv1/globalmount");
@@ -101,11 +102,25 @@ fn a_share_without_its_record() {
         ("torn, its stage tells", torn(), content(0), whole(), None, "is"),
         ("another mount is not its stage", None, content(1), whole(), None, "stuck"),
         ("its PersistentVolume tells", None, content(1), vec![], Some(&all[..]), "is"),
-        ("torn and not mounted, its PersistentVolume tells: the driver is asked", torn(), None, vec![], Some(&all[..]), "is"),
+        (
+            "torn and not mounted, its PersistentVolume tells: the driver is asked",
+            torn(),
+            None,
+            vec![],
+            Some(&all[..]),
+            "is",
+        ),
         ("nobody can tell", torn(), content(1), vec![], Some(none), "stuck"),
         ("nobody can tell yet", torn(), None, vec![], None, "stuck"),
         ("no record and not mounted: it is gone", None, None, vec![], None, "leftover"),
-        ("no record and not mounted, whatever PersistentVolumes there are", None, None, vec![], Some(&all[..]), "leftover"),
+        (
+            "no record and not mounted, whatever PersistentVolumes there are",
+            None,
+            None,
+            vec![],
+            Some(&all[..]),
+            "leftover",
+        ),
         ("torn, not mounted, and nobody's", torn(), None, vec![], Some(none), "leftover"),
     ] {
         let found = judge(vec![share(record, mounted)], stages, persistent);

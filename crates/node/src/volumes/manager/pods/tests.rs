@@ -3,7 +3,8 @@ use serde_json::{Value, json};
 use super::*;
 
 fn pod(volumes: Value) -> Arc<Pod> {
-    let pod = json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"}, "spec": {"volumes": volumes}});
+    let pod =
+        json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"}, "spec": {"volumes": volumes}});
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
@@ -25,9 +26,7 @@ fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, Want) {
 /// co.md 1.8 "DSW add per pod": the same claim twice in a pod is one mount, for writing if either wants that.
 #[test]
 fn one_claim_twice() {
-    let claim = |name: &str, read_only: bool| {
-        json!({"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}})
-    };
+    let claim = |name: &str, read_only: bool| json!({"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
     let pod = pod(json!([claim("a", true), claim("b", false), claim("c", true)]));
     let mut world = world(&pod, false);
     for (volume, read_only, names) in [(0, true, 1), (1, false, 2), (2, false, 3)] {
