@@ -342,7 +342,9 @@ impl Run<'_> {
     /// Whoever has ended by itself is started again, as kubelet would: upstream's sidecars end with their driver.
     fn keep_alive(&mut self) {
         self.sidecars.iter_mut().for_each(Program::keep_alive);
-        if let Some(driver) = self.driver.as_mut().filter(|driver| !driver.runs()) {
+        if let Some(driver) = &mut self.driver
+            && !driver.runs()
+        {
             driver.restart();
         }
     }
