@@ -81,7 +81,7 @@ fn claims_of_the_local_driver() {
     }));
     story.make(json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "local"}, "provisioner": DRIVER,
-        "allowVolumeExpansion": true, "parameters": {"csi.storage.k8s.io/fstype": "xfs"},
+        "allowVolumeExpansion": true, "parameters": {"csi.storage.k8s.io/fstype": "ext4"},
     }));
     story.make(json!({
         "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass", "metadata": {"name": "local"},
