@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -40,49 +41,60 @@ type Story = Vec<Option<u64>>;
 fn killed(times: usize) {
     let mut dice = Dice::seeded_by("DURABILITY_SEED");
     let mut server = Embedded::start();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let stop = Arc::new(AtomicBool::new(false));
-    let acknowledged = Arc::new(AtomicUsize::new(0));
-    let api = || async { Api::<ConfigMap>::default_namespaced(connect(server.kubeconfig()).await.unwrap()) };
-    let apis = |many: usize| (0..many).map(|_| runtime.block_on(api())).collect::<Vec<_>>();
-    let watchers: Vec<_> = apis(WATCHERS).into_iter().map(|api| runtime.spawn(watch(api))).collect();
-    let writers: Vec<_> = apis(WRITERS)
-        .into_iter()
-        .enumerate()
-        .map(|(number, api)| {
-            let (stop, acknowledged) = (stop.clone(), acknowledged.clone());
-            let dice = dice.roll(usize::MAX);
-            runtime.spawn(async move { Writer::new(number, api, acknowledged).run(dice, &stop).await })
+    let clients = {
+        let (kubeconfig, stop, seed) = (server.kubeconfig().to_owned(), stop.clone(), dice.roll(usize::MAX));
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(write_and_watch(&kubeconfig, seed, stop))
         })
-        .collect();
-    let last = runtime.block_on(api());
+    };
     for _ in 0..times {
         // Some die before anything was written, some in the midst of much.
         std::thread::sleep(Duration::from_millis(dice.roll(900) as u64));
         server.restart();
     }
     stop.store(true, Ordering::Release);
+    let acknowledged = clients.join().unwrap();
+    println!("{times} kills, {acknowledged} writes were answered");
+    assert!(acknowledged > times * 20, "there was hardly any load");
+}
+
+/// Writes until the stop, then compares what is there, what was answered and what watchers have seen. How many writes
+/// were answered.
+async fn write_and_watch(kubeconfig: &Path, seed: usize, stop: Arc<AtomicBool>) -> usize {
+    let acknowledged = Arc::new(AtomicUsize::new(0));
+    let api = || async { Api::<ConfigMap>::default_namespaced(connect(kubeconfig).await.unwrap()) };
+    let mut watchers = Vec::new();
+    for _ in 0..WATCHERS {
+        watchers.push(tokio::spawn(watch(api().await)));
+    }
+    let mut writers = Vec::new();
+    for number in 0..WRITERS {
+        let (api, stop, acknowledged) = (api().await, stop.clone(), acknowledged.clone());
+        let writer = Writer::new(number, api, acknowledged);
+        writers.push(tokio::spawn(async move { writer.run(seed.wrapping_add(number), &stop).await }));
+    }
     let mut stories: BTreeMap<String, Story> = BTreeMap::new();
     for writer in writers {
-        stories.extend(runtime.block_on(writer).unwrap());
+        stories.extend(writer.await.unwrap());
     }
-    runtime.block_on(last.create(&PostParams::default(), &object(LAST, 0))).unwrap();
+    let last = api().await;
+    last.create(&PostParams::default(), &object(LAST, 0)).await.unwrap();
     stories.insert(LAST.to_owned(), vec![Some(0)]);
-    let writes: usize = stories.values().map(Vec::len).sum();
-    println!("{times} kills, {writes} writes, {} of them answered", acknowledged.load(Ordering::Relaxed));
-    assert!(acknowledged.load(Ordering::Relaxed) > times * 20, "there was hardly any load");
 
-    let found = runtime.block_on(last.list(&ListParams::default())).unwrap();
+    let found = last.list(&ListParams::default()).await.unwrap();
     let found: BTreeMap<String, u64> = found.items.iter().map(|found| (name(found), number(found))).collect();
     let expected = stories.iter().filter_map(|(name, story)| Some((name.clone(), (*story.last()?)?)));
     assert_eq!(found, expected.collect(), "the objects are those of the last answers");
     for watcher in watchers {
-        let seen = runtime.block_on(watcher).unwrap();
+        let seen = watcher.await.unwrap();
         for (name, story) in &stories {
             assert_eq!(seen.get(name).unwrap_or(&Vec::new()), story, "a watcher's story of {name}");
         }
         assert_eq!(seen.len(), stories.values().filter(|story| !story.is_empty()).count());
     }
+    acknowledged.load(Ordering::Relaxed)
 }
 
 /// An object in its n-th state. It says so in three places, one of them long, so that a part of it is seen to be one.

@@ -99,14 +99,11 @@ pub(super) enum Program {
 impl Program {
     /// Starts it again if it has ended by itself.
     pub(super) fn keep_alive(&mut self) {
-        match self {
-            Self::Process(process) => {
-                if !process.runs() {
-                    process.restart();
-                }
-            }
-            // It has no reason to.
-            Self::Within(_) => {}
+        // Within this process it has no reason to.
+        if let Self::Process(process) = self
+            && !process.runs()
+        {
+            process.restart();
         }
     }
 }
