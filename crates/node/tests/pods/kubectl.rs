@@ -43,7 +43,12 @@ async fn logs_and_commands() {
     let logs = kubectl(&["logs", "p"], "").await;
     assert_eq!(text(&logs.stdout), "hello\n", "{}", text(&logs.stderr));
     let said = kubectl(&["exec", "p", "--", "/bin/sh", "-c", "echo out; echo err >&2; exit 3"], "").await;
-    assert_eq!((text(&said.stdout).as_str(), said.status.code()), ("out\n", Some(3)), "{}", text(&said.stderr));
+    assert_eq!(
+        (text(&said.stdout).as_str(), said.status.code()),
+        ("out\n", Some(3)),
+        "{}",
+        text(&said.stderr)
+    );
     assert!(text(&said.stderr).starts_with("err\n"), "{}", text(&said.stderr));
     let large = "0123456789abcdef".repeat(40_000);
     let echoed = kubectl(&["exec", "-i", "p", "--", "cat"], &large).await;
@@ -52,12 +57,11 @@ async fn logs_and_commands() {
     let none = kubectl(&["exec", "p", "-c", "none", "--", "true"], "").await;
     assert!(text(&none.stderr).contains("container none is not valid for pod p"), "{}", text(&none.stderr));
     // A log that is followed ends with the container.
-    let deleting = async {
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-        home.delete("p").await;
-    };
-    let (followed, ()) = tokio::join!(kubectl(&["logs", "-f", "p"], ""), deleting);
-    assert_eq!(text(&followed.stdout), "hello\n", "{}", text(&followed.stderr));
+    home.pod("q", "echo first; sleep 3; echo last", |pod| pod["spec"]["restartPolicy"] = "Never".into())
+        .await;
+    home.phase("q", "Running").await;
+    let followed = kubectl(&["logs", "-f", "q"], "").await;
+    assert_eq!(text(&followed.stdout), "first\nlast\n", "{}", text(&followed.stderr));
     stop.cancel();
     serving.await.unwrap().unwrap();
 }
