@@ -51,12 +51,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Of a client that is there already.
-    pub fn of(client: kube::Client) -> Result<Self, String> {
+    /// Of a client of one's own make, which has to be made where it is used.
+    pub fn of(make: impl FnOnce() -> kube::Client) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| error.to_string())?;
+        let client = runtime.block_on(async { make() });
         Ok(Self { client, runtime })
     }
 

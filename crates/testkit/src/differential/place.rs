@@ -58,7 +58,7 @@ impl Place {
     pub(super) fn connect(&self) -> Result<Server, String> {
         match &self.way {
             Way::Over(kubeconfig) => Server::connect(kubeconfig),
-            Way::Within(api) => Server::of(client(api)),
+            Way::Within(api) => Server::of(|| client(api)),
         }
     }
 
@@ -81,7 +81,10 @@ impl Place {
                 Ok(Program::Process(Beside::start_with(&file, &args, &env, log)))
             }
             Way::Within(_) if side == Side::Upstream => Err("upstream's sidecars are programs".to_owned()),
-            Way::Within(api) => Within::start(program, args, who, client(api)).map(Program::Within),
+            Way::Within(api) => {
+                let api = api.clone();
+                Within::start(program, args, who, move || client(&api)).map(Program::Within)
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ impl Within {
         program: &str,
         args: &[&str],
         who: &str,
-        client: kube::Client,
+        client: impl FnOnce() -> kube::Client + Send + 'static,
     ) -> Result<Self, String> {
         let sidecar = sidecar(program, args, who)?;
         let (kill, killed) = oneshot::channel::<()>();
@@ -33,7 +33,7 @@ impl Within {
             .map_err(|error| error.to_string())?;
         let thread = std::thread::spawn(move || {
             runtime.block_on(async {
-                let run = run_on(Some(Cluster::with_client(client)), sidecar, std::future::pending());
+                let run = run_on(Some(Cluster::with_client(client())), sidecar, std::future::pending());
                 tokio::select! {
                     biased;
                     _ = killed => {}
