@@ -7,6 +7,9 @@
 #   cluster.sh down               end it
 #   cluster.sh run                start one, print its kubeconfig's path, end it when stdin ends
 #   cluster.sh join NODE          one more node
+#   cluster.sh credentials        make keys and a kubeconfig in RUN, for whoever starts these two by hand:
+#   cluster.sh etcd               etcd alone, in this process
+#   cluster.sh kube_apiserver     and its server
 #   cluster.sh signal NAME SIG    send a signal to a program (the names in RUN/pid); one that dies is started again
 #
 # PORTS is the first of the hundred ports that it may use, RUN the directory that holds everything of it: with
@@ -55,15 +58,24 @@ build_one() {
   mv "$file.$$" "$file"
 }
 
-build() {
-  local program version=k8s.io/component-base/version minor
+build_program() {
+  local program=$1 version=k8s.io/component-base/version minor
   minor=$(cut -d. -f2 <<<"$KUBERNETES")
   mkdir -p "$BIN"
-  for program in "${PROGRAMS[@]}"; do
-    # The build of a module does not know its version by itself, and then they all say v0.0.0.
-    build_one "$BIN/$program" kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags \
-      "-s -w -X $version.gitVersion=v$KUBERNETES -X $version.gitMajor=1 -X $version.gitMinor=$minor"
-  done
+  # The build of a module does not know its version by itself, and then they all say v0.0.0.
+  build_one "$BIN/$program" kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags \
+    "-s -w -X $version.gitVersion=v$KUBERNETES -X $version.gitMajor=1 -X $version.gitMinor=$minor"
+}
+
+# Builds kubectl alone, and says where it is.
+kubectl() {
+  build_program kubectl >&2
+  echo "$BIN/kubectl"
+}
+
+build() {
+  local program
+  for program in "${PROGRAMS[@]}"; do build_program "$program"; done
   build_one "$STORE" etcd go.etcd.io/etcd/server/v3 -ldflags '-s -w'
 }
 
@@ -229,7 +241,14 @@ join() { within "$HERE/inside.sh" join "$1"; }
 
 signal() { within kill -s "$2" "$(cat "$RUN/pid/$1")"; }
 
+# one PART: of inside.sh, where one is, without any of what keeps a cluster apart.
+one() {
+  mkdir -p "$RUN/pki"
+  exec "$HERE/inside.sh" "$1"
+}
+
 case ${1:-} in
-  build | up | down | run | hold | join | signal) "$@" ;;
-  *) die "build, up, down, run, join NODE, or signal NAME SIGNAL" ;;
+  credentials | etcd | kube_apiserver) one "$1" ;;
+  build | kubectl | up | down | run | hold | join | signal) "$@" ;;
+  *) die "build, kubectl, up, down, run, join NODE, or signal NAME SIGNAL" ;;
 esac

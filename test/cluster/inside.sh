@@ -91,15 +91,19 @@ eventually() {
 
 kubectl() { "$BIN/kubectl" "$@"; }
 
-control_plane() {
-  # The sidecars of upstream that tests run beside ours know VolumeAttributesClass by its beta version.
+# In this process, which it then is.
+etcd() {
   # shellcheck disable=SC2086 # several flags
-  start etcd "$STORE" --data-dir "$RUN/etcd" --log-level warn \
+  exec "$STORE" --data-dir "$RUN/etcd" --log-level warn \
     --listen-client-urls "http://127.0.0.1:$PORTS" --advertise-client-urls "http://127.0.0.1:$PORTS" \
     --listen-peer-urls "http://127.0.0.1:$((PORTS + 1))" \
     --initial-advertise-peer-urls "http://127.0.0.1:$((PORTS + 1))" \
     --initial-cluster "default=http://127.0.0.1:$((PORTS + 1))" $EXTRA_ETCD_FLAGS
-  start kube-apiserver "$BIN/kube-apiserver" --etcd-servers "http://127.0.0.1:$PORTS" \
+}
+
+kube_apiserver() {
+  # The sidecars of upstream that tests run beside ours know VolumeAttributesClass by its beta version.
+  exec "$BIN/kube-apiserver" --etcd-servers "http://127.0.0.1:$PORTS" \
     --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port $((PORTS + 2)) \
     --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \
     --client-ca-file "$PKI/ca.crt" --authorization-mode Node,RBAC --allow-privileged=true \
@@ -109,6 +113,11 @@ control_plane() {
     --service-account-issuer https://kubernetes.default.svc --endpoint-reconciler-type none \
     --service-account-key-file "$PKI/service-accounts.key" \
     --service-account-signing-key-file "$PKI/service-accounts.key"
+}
+
+control_plane() {
+  start etcd "$0" etcd
+  start kube-apiserver "$0" kube_apiserver
 }
 
 controllers() {

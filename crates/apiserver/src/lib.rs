@@ -10,6 +10,7 @@
 //! it stands in `kinds`, one description each; the rest does not know one kind from another.
 
 pub mod access;
+mod bounds;
 mod discovery;
 mod garbage;
 mod json_error;

@@ -150,17 +150,10 @@ impl<'a> Keeper<'a> {
             Step::Nothing => Ok(()),
             Step::Furnish => make_furniture(self.api, name).await,
             Step::Delete(content) => {
-                for Content { kind, name: object, .. } in content {
-                    let options = DeleteOptions {
-                        propagation: Some(Propagation::Background),
-                        ..DeleteOptions::default()
-                    };
-                    let one = target(Verb::Delete, kind, name, &object);
-                    match self.api.delete(&admin, &one, &options).await {
-                        Err(refusal) if refusal.code != 404 => return Err(refusal),
-                        _ => {}
-                    }
-                }
+                let options =
+                    DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
+                let all = content.iter().map(|it| target(Verb::Delete, it.kind, name, &it.name)).collect();
+                self.api.delete_each(&admin, all, &options).await?;
                 // What stays for now is told in its status at the next look.
                 self.rounds.add([name.to_owned()]);
                 Ok(())

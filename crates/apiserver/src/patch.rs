@@ -2,7 +2,8 @@
 //! codes of upstream where they cannot be applied, and with what upstream allows beyond the RFCs.
 //!
 //! What comes out is JSON, not yet an object of its kind: [`Schema::conform`] judges that. No patch makes it deeper
-//! than [`DEPTH`], or copies more than [`COPIED`] bytes about within it.
+//! than [`DEPTH`] or larger than any object may be ([`bounds`]), or moves more than [`COPIED`] bytes and [`SHIFTED`]
+//! elements about within it.
 
 mod json;
 mod merge;
@@ -12,6 +13,7 @@ use std::fmt;
 
 use serde_json::Value;
 
+use crate::bounds::{self, ReadError};
 use crate::json_error;
 use crate::schema::Schema;
 use crate::status::{Cause, Refusal};
@@ -22,6 +24,8 @@ const OPERATIONS: usize = 10_000;
 const DEPTH: usize = 100;
 /// Bytes that one JSON patch copies or moves deeper, as upstream has it for copies.
 const COPIED: usize = 3 << 20;
+/// Elements that make room in lists, or close up, for one JSON patch.
+const SHIFTED: usize = 20_000_000;
 
 /// The media types, in upstream's order.
 const ACCEPTED: &str =
@@ -44,12 +48,8 @@ impl Patch {
         let media_type = content_type.split(';').next().unwrap_or_default().trim();
         match media_type {
             "application/json-patch+json" => json::parse(body).map(Self::Json),
-            "application/merge-patch+json" => object(body)
-                .map(Self::Merge)
-                .map_err(|why| Refusal::bad_request(format!("error decoding patch: {why}"))),
-            "application/strategic-merge-patch+json" => {
-                object(body).map(Self::Strategic).map_err(Refusal::bad_request)
-            }
+            "application/merge-patch+json" => object(body, "error decoding patch: ").map(Self::Merge),
+            "application/strategic-merge-patch+json" => object(body, "").map(Self::Strategic),
             "application/apply-patch+yaml" | "application/apply-patch+cbor" => Err(unsupported(format!(
                 "server-side apply is not supported here: use kubectl apply without --server-side, or one of {ACCEPTED}"
             ))),
@@ -73,6 +73,12 @@ impl Patch {
 
 /// An object with a patch applied to it.
 pub fn apply(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, Refusal> {
+    let patched = applied(kind, object, patch)?;
+    bounds::check(&patched)?;
+    Ok(patched)
+}
+
+fn applied(kind: &'static Schema, object: &Value, patch: &Patch) -> Result<Value, Refusal> {
     match patch {
         Patch::Json(operations) => json::apply(object.clone(), operations).map_err(|_| unprocessable()),
         Patch::Merge(patch) => {
@@ -102,16 +108,18 @@ pub fn unfit(patch: &Patch, patched: &Value, why: impl fmt::Display) -> Refusal 
     Refusal::invalid("", "", "", vec![Cause::invalid("patch", &value.into(), &why.to_string())])
 }
 
-/// A body that has to be an object, or Go's words for what it is.
-fn object(body: &[u8]) -> Result<Value, String> {
-    match serde_json::from_slice(body) {
-        Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(value) => Err(format!(
-            "json: cannot unmarshal {} into Go value of type map[string]interface {{}}",
-            go_kind(&value)
-        )),
-        Err(error) => Err(json_error::words(body, &error)),
-    }
+/// A body that has to be an object, or Go's words for what it is, after ours.
+fn object(body: &[u8], before: &str) -> Result<Value, Refusal> {
+    let why = match bounds::read(body) {
+        Ok(value @ Value::Object(_)) => return Ok(value),
+        Ok(value) => {
+            let found = go_kind(&value);
+            format!("json: cannot unmarshal {found} into Go value of type map[string]interface {{}}")
+        }
+        Err(ReadError::TooMany(error)) => return Err(error.into()),
+        Err(ReadError::NoJson(error)) => json_error::words(body, &error),
+    };
+    Err(Refusal::bad_request(format!("{before}{why}")))
 }
 
 fn unsupported(message: impl Into<String>) -> Refusal {

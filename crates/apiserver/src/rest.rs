@@ -21,6 +21,7 @@ mod negotiate;
 mod options;
 mod page;
 mod patch;
+mod placement;
 mod pods;
 mod query;
 mod random;
@@ -50,6 +51,7 @@ use crate::kinds::{self, Kind};
 use crate::status::Refusal;
 use crate::store::{Store, WriteError};
 pub use lookup::Objects;
+use placement::Placement;
 use query::Query;
 pub(crate) use route::Target;
 pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
@@ -90,6 +92,7 @@ pub struct Api(Arc<Inner>);
 struct Inner {
     store: Store,
     access: Access,
+    placement: Arc<Placement>,
     options: Options,
     watches: Arc<Semaphore>,
     /// Held for reading while something is made in a namespace, for writing while the end of one begins: so what
@@ -109,12 +112,13 @@ impl Api {
     pub fn new(store: Store, access: Access, options: Options) -> Self {
         let watches = Arc::new(Semaphore::new(options.watches));
         let ready = AtomicBool::new(false);
-        Self(Arc::new(Inner { store, access, options, watches, ends: RwLock::new(()), ready }))
+        let placement = Arc::default();
+        Self(Arc::new(Inner { store, access, placement, options, watches, ends: RwLock::new(()), ready }))
     }
 
     /// All objects as they are, for those who must know of them to say who asks.
     pub fn objects(&self) -> Objects {
-        Objects(self.0.store.clone())
+        Objects { store: self.0.store.clone(), placement: self.0.placement.clone() }
     }
 
     /// Who asks is known to it.

@@ -121,6 +121,9 @@ impl fmt::Display for Resource<'_> {
     }
 }
 
+/// What one refusal tells of.
+const MOST_CAUSES: usize = 256;
+
 impl Refusal {
     /// Any refusal without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
@@ -160,11 +163,17 @@ impl Refusal {
     }
 
     /// The object cannot be as it is. `kind` as `PersistentVolumeClaim`.
-    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Self {
-        // There can be as many as a body has room for: not each is compared with all.
+    pub fn invalid(group: &str, kind: &str, name: &str, mut causes: Vec<Cause>) -> Self {
+        // There can be as many as a body has room for. Who has read so many has read enough.
+        let left_out = causes.len().saturating_sub(MOST_CAUSES);
+        causes.truncate(MOST_CAUSES);
         let mut seen = HashSet::new();
         let words = |cause: &Cause| format!("{}: {}", cause.field, cause.message);
-        let all: Vec<String> = causes.iter().map(words).filter(|words| seen.insert(words.clone())).collect();
+        let mut all: Vec<String> =
+            causes.iter().map(words).filter(|words| seen.insert(words.clone())).collect();
+        if left_out > 0 {
+            all.push(format!("and {left_out} more"));
+        }
         let all = if let [one] = all.as_slice() { one.clone() } else { format!("[{}]", all.join(", ")) };
         let resource = Resource { group, plural: kind };
         let mut refusal =
@@ -241,8 +250,9 @@ mod tests {
         assert_eq!(twice.details.causes.len(), 3);
         let one = Refusal::invalid("", "Pod", "p", vec![cause(1), cause(1)]);
         assert_eq!(one.message, "Pod \"p\" is invalid: a[1]: Required value");
-        // As many as a small body can cause; with a comparison of each with all this does not end.
-        let many = Refusal::invalid("", "Pod", "p", (0..300_000).map(cause).collect());
-        assert_eq!(many.message.matches("Required value").count(), 300_000);
+        let many = Refusal::invalid("", "Pod", "p", (0..300).map(cause).collect());
+        assert_eq!(many.details.causes.len(), 256);
+        assert_eq!(many.message.matches("Required value").count(), 256);
+        assert!(many.message.ends_with("a[255]: Required value, and 44 more]"), "{many}");
     }
 }

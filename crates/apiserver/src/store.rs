@@ -328,6 +328,15 @@ impl Store {
         Ok(Watch::new(self.0.shared.clone(), prefix, from))
     }
 
+    /// What happened after a revision to objects whose keys begin so, and up to where that is all.
+    pub fn since(&self, prefix: &str, from: Revision) -> Result<(Vec<Arc<Event>>, Revision), ListError> {
+        let state = self.0.shared.read();
+        state.reach(from)?;
+        let events = state.since(from).map(|record| &record.event);
+        let events = events.filter(|event| event.key.starts_with(prefix)).cloned().collect();
+        Ok((events, state.revision()))
+    }
+
     /// Writes all objects, as they are now, to a new file, which is there whole or not at all.
     pub async fn backup(&self, to: &Path) -> Result<Revision, BackupError> {
         let (shared, to): (_, PathBuf) = (self.0.shared.clone(), to.into());

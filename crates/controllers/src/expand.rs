@@ -1,1 +1,121 @@
-//! Tells of claims that wait for their driver to expand them.
+//! Tells of claims that wait for their driver to expand them; the contract is that of kube-controller-manager's
+//! persistentvolume-expander. The work itself is the resizer's, and the node's.
+//!
+//! - A bound claim that asks for more than it has gets an event.
+//! - One of a volume that a driver took over from an in-tree plugin is annotated for that driver's resizer besides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
+use wharf_model::names::annotation::STORAGE_RESIZER;
+use wharf_model::names::reason::EXTERNAL_EXPANDING;
+use wharf_model::patch::annotate;
+use wharf_model::volume::ClaimRef;
+use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
+
+use crate::Context;
+use decide::{Step, decide, grew};
+
+mod decide;
+
+/// The name in events; upstream's.
+pub const COMPONENT: &str = "volume_expand";
+
+/// What the controller is told.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Claims seen to at once; upstream's.
+    pub workers: usize,
+    /// The pause after a first failure.
+    pub retry_start: Duration,
+    /// The longest pause.
+    pub retry_max: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { workers: 10, retry_start: Duration::from_millis(200), retry_max: Duration::from_secs(60) }
+    }
+}
+
+/// Runs until the stop.
+pub async fn run(context: Context, settings: Settings) {
+    let teller = Arc::new(Teller::new(context, &settings));
+    let gate = teller.context.gate.clone();
+    tokio::select! {
+        biased;
+        () = async { teller.claims.synced().await; teller.volumes.synced().await } => {}
+        () = gate.stopped() => return,
+    }
+    // These end with this function.
+    let mut besides = JoinSet::new();
+    teller.feeds(&mut besides);
+    let queue = teller.queue.clone();
+    let one = |claim| {
+        let teller = Arc::clone(&teller);
+        async move { teller.see_to(&claim).await }
+    };
+    work(&queue, &gate, settings.workers, one).await;
+}
+
+struct Teller {
+    context: Context,
+    claims: Store<PersistentVolumeClaim>,
+    volumes: Store<PersistentVolume>,
+    queue: Queue<Key>,
+}
+
+impl Teller {
+    fn new(context: Context, settings: &Settings) -> Self {
+        let cluster = &context.cluster;
+        let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
+        let queue = Queue::new("expand", backoff, cluster.metrics());
+        let (claims, volumes) =
+            (cluster.store(WatchOptions::default()), cluster.store(WatchOptions::default()));
+        Self { claims, volumes, queue, context }
+    }
+
+    fn feeds(&self, into: &mut JoinSet<()>) {
+        let wishes = |change: &Change<PersistentVolumeClaim>| match grew(change) {
+            true => vec![wish(change.key.clone())],
+            false => Vec::new(),
+        };
+        into.spawn(feed(self.claims.clone(), self.queue.clone(), wishes));
+        // A claim may be seen to be bound before its volume is.
+        let wishes = |change: &Change<PersistentVolume>| {
+            let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+            match (change.old.as_ref().map(claim), change.new.as_ref().and_then(claim)) {
+                (Some(old), Some(new)) if old.as_ref() != Some(&new) => vec![wish(new)],
+                _ => Vec::new(),
+            }
+        };
+        into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
+    }
+
+    async fn see_to(&self, key: &Key) -> Outcome {
+        let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+        let volume = self.volumes.get(&Key::cluster(&claim.spec.volume_name));
+        let Step { tell, resizer } = decide(&claim, volume.as_deref());
+        if let Some(note) = tell {
+            self.context.events.tell(&*claim, EventType::Normal, EXTERNAL_EXPANDING, note);
+        }
+        let Some(resizer) = resizer.filter(|_| self.context.gate.is_open()) else { return Outcome::Done };
+        let patch = annotate(&claim.metadata, &[(STORAGE_RESIZER, Some(resizer))]);
+        match self.context.cluster.patch(&PersistentVolumeClaim::API, key, None, patch).await {
+            Ok(_) | Err(ApiError::NotFound(_)) => Outcome::Done,
+            Err(error) => {
+                tracing::warn!(claim = %key, resizer, %error, "cannot say who is to expand it");
+                let note = format!("error setting resizer annotation to pvc {key}, with error {error}");
+                self.context.events.tell(&*claim, EventType::Warning, EXTERNAL_EXPANDING, note);
+                Outcome::Retry
+            }
+        }
+    }
+}
+
+fn wish(key: Key) -> Wish<Key> {
+    Wish { key, priority: Priority::Normal }
+}

@@ -14,7 +14,7 @@ mod socket;
 mod watch;
 
 pub use authority::AnyAuthority;
-pub use class::{ErrorClass, Operation, classify};
+pub use class::{ErrorClass, Operation, classify, speaks_of_the_request};
 pub use client::Client;
 pub use deadline::Calls;
 pub use endpoint::{Endpoint, EndpointError};

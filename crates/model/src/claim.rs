@@ -140,6 +140,9 @@ pub struct DataSource {
 pub struct ClaimStatus {
     /// How far it has come.
     pub phase: ClaimPhase,
+    /// How its volume may be used.
+    #[serde(deserialize_with = "nullable")]
+    pub access_modes: Vec<AccessMode>,
     /// The size that a pod will see.
     pub capacity: Storage,
     /// Conditions of all who write some.

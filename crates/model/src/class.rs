@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use crate::Meta;
 use crate::kind::{Api, Kind, Scope};
+use crate::names::annotation;
 use crate::volume::ReclaimPolicy;
 use crate::words::{nullable, words};
 
@@ -52,6 +53,12 @@ impl StorageClass {
     /// What becomes of a volume when its claim goes.
     pub fn reclaim_policy(&self) -> ReclaimPolicy {
         self.reclaim_policy.unwrap_or(ReclaimPolicy::Delete)
+    }
+
+    /// Whether it is the class of claims that name none; there may be several, and the newest counts.
+    pub fn is_default(&self) -> bool {
+        let marked = |annotation| self.metadata.annotation(annotation) == Some("true");
+        marked(annotation::IS_DEFAULT_CLASS) || marked(annotation::BETA_IS_DEFAULT_CLASS)
     }
 
     /// Whether a volume is made only once a pod that needs it has a node.

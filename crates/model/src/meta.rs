@@ -52,6 +52,8 @@ pub struct Meta {
     pub creation_timestamp: Option<Time>,
     /// When its deletion was asked for.
     pub deletion_timestamp: Option<Time>,
+    /// How long its end may take; for pods that are being deleted, 0 says that they have ended.
+    pub deletion_grace_period_seconds: Option<i64>,
     /// Who must let go before it is gone.
     pub finalizers: Vec<String>,
     /// Labels.

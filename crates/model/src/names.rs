@@ -13,6 +13,14 @@ pub mod annotation {
     pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
     /// On a claim: the same, as older clusters write it.
     pub const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
+    /// On a claim: `yes` once its binding was complete; from then on a missing volume is a lost one.
+    pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
+    /// On claims and volumes: `yes` where a controller, not a person, chose the other half.
+    pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+    /// On a class: `true` makes it the one of claims that name none.
+    pub const IS_DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+    /// On a class: the same, as older clusters write it.
+    pub const BETA_IS_DEFAULT_CLASS: &str = "storageclass.beta.kubernetes.io/is-default-class";
     /// On claims and volumes: the driver that took over from an in-tree plugin.
     pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
     /// On a volume: who made it.
@@ -38,6 +46,8 @@ pub mod annotation {
     /// On a Node: what drivers call it, by driver, in JSON. The node's plugin manager writes it, and the legacy
     /// registrar.
     pub const LEGACY_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+    /// On a Node, whatever its value: the attach/detach controller sees to its volumes.
+    pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 }
 
 /// Finalizers.
@@ -49,6 +59,15 @@ pub mod finalizer {
     /// On a snapshot that is being restored from.
     pub const SNAPSHOT_SOURCE_PROTECTION: &str =
         "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+
+    /// On a claim that a pod may use.
+    pub const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";
+    /// On a volume that a claim may be bound to.
+    pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
+    /// On a mutable class that claims or volumes may name.
+    pub const ATTRIBUTES_CLASS_PROTECTION: &str = "kubernetes.io/vac-protection";
+    /// On a volume of an in-tree plugin, until that plugin has deleted it.
+    pub const IN_TREE_DELETION: &str = "kubernetes.io/pv-controller";
 
     /// The attacher's, on volumes and attachments.
     pub fn attacher(driver: &str) -> String {
@@ -129,10 +148,34 @@ pub mod reason {
     pub const VOLUME_CONDITION_ABNORMAL: &str = "VolumeConditionAbnormal";
     /// Claim, Normal: nothing is wrong any more.
     pub const VOLUME_CONDITION_NORMAL: &str = "VolumeConditionNormal";
+    /// Claim, Normal: nothing to bind to; Warning: its volume is another's. Pod, Warning: a claim is not its own.
+    pub const FAILED_BINDING: &str = "FailedBinding";
+    /// Claim and volume, Warning: one asks for the other, and they do not fit.
+    pub const VOLUME_MISMATCH: &str = "VolumeMismatch";
+    /// Claim, Normal: no pod uses it yet.
+    pub const WAIT_FOR_FIRST_CONSUMER: &str = "WaitForFirstConsumer";
+    /// Claim, Normal: pods that use it have no node yet.
+    pub const WAIT_FOR_POD_SCHEDULED: &str = "WaitForPodScheduled";
+    /// Claim, Normal: a driver's provisioner has to make its volume.
+    pub const EXTERNAL_PROVISIONING: &str = "ExternalProvisioning";
+    /// Claim, Warning: its volume is gone.
+    pub const CLAIM_LOST: &str = "ClaimLost";
+    /// Claim, Warning: its volume is another claim's.
+    pub const CLAIM_MISBOUND: &str = "ClaimMisbound";
+    /// Volume, Normal: in use; Warning: nobody can empty it.
+    pub const VOLUME_FAILED_RECYCLE: &str = "VolumeFailedRecycle";
+    /// Volume, Warning.
+    pub const VOLUME_UNKNOWN_RECLAIM_POLICY: &str = "VolumeUnknownReclaimPolicy";
+    /// Claim, Normal: a driver's resizer has to expand it.
+    pub const EXTERNAL_EXPANDING: &str = "ExternalExpanding";
     /// Claim, Warning: pods that use it are on a node that has failed.
     pub const NODE_FAILED: &str = "NodeFailed";
     /// Claim, Warning as upstream has it: that node is back.
     pub const NODE_RECOVERED: &str = "NodeRecovered";
+    /// Pod, Normal: a volume is attached to its node.
+    pub const SUCCESSFUL_ATTACH_VOLUME: &str = "SuccessfulAttachVolume";
+    /// Pod, Warning: it is not, or may not be.
+    pub const FAILED_ATTACH_VOLUME: &str = "FailedAttachVolume";
 }
 
 /// Conditions of a claim.

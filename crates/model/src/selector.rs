@@ -53,6 +53,26 @@ pub struct LabelSelector {
     pub match_expressions: Vec<Requirement>,
 }
 
+impl LabelSelector {
+    /// Whether an object whose labels these are is selected. One without requirements selects everything; what
+    /// cannot be understood selects nothing.
+    pub fn matches<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        let holds = |requirement: &Requirement| {
+            let (label, values) = (label(&requirement.key), &requirement.values);
+            let among = |label: &str| values.iter().any(|value| value == label);
+            match requirement.operator {
+                Operator::In => label.is_some_and(among),
+                Operator::NotIn => !values.is_empty() && !label.is_some_and(among),
+                Operator::Exists => values.is_empty() && label.is_some(),
+                Operator::DoesNotExist => values.is_empty() && label.is_none(),
+                Operator::Gt | Operator::Lt | Operator::Unknown => false,
+            }
+        };
+        self.match_labels.iter().all(|(key, value)| label(key) == Some(value))
+            && self.match_expressions.iter().all(holds)
+    }
+}
+
 words! {
     /// A relation between a label and values. Node selectors have all of them, label selectors the first four.
     Operator {
@@ -68,5 +88,46 @@ words! {
         Gt = "Gt",
         /// The label is a number less than the value.
         Lt = "Lt",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// co.md 1.1 "findBestMatch": "selector match", as Kubernetes reads selectors.
+    #[test]
+    fn labels() {
+        let expression = |operator: &str, key: &str, values: &[&str]| json!({"matchExpressions": [{"operator": operator, "key": key, "values": values}]});
+        for (selector, expected) in [
+            (json!({}), true),
+            (json!({"matchLabels": {"zone": "a"}}), true),
+            (json!({"matchLabels": {"zone": "b"}}), false),
+            (json!({"matchLabels": {"zone": "a", "rack": "1"}}), false),
+            (expression("In", "zone", &["b", "a"]), true),
+            (expression("In", "zone", &["b"]), false),
+            (expression("In", "rack", &["b"]), false),
+            (expression("NotIn", "zone", &["b"]), true),
+            (expression("NotIn", "zone", &["a"]), false),
+            (expression("NotIn", "rack", &["a"]), true),
+            (expression("NotIn", "rack", &[]), false),
+            (expression("Exists", "zone", &[]), true),
+            (expression("Exists", "rack", &[]), false),
+            (expression("Exists", "zone", &["a"]), false),
+            (expression("DoesNotExist", "zone", &[]), false),
+            (expression("DoesNotExist", "rack", &[]), true),
+            (expression("Gt", "zone", &["0"]), false),
+            (expression("Resembles", "zone", &["a"]), false),
+            (
+                json!({"matchLabels": {"zone": "a"}, "matchExpressions": [{"key": "rack", "operator": "Exists"}]}),
+                false,
+            ),
+        ] {
+            let text = selector.to_string();
+            let selector: LabelSelector = serde_json::from_value(selector).unwrap();
+            assert_eq!(selector.matches(|key| (key == "zone").then_some("a")), expected, "{text}");
+        }
     }
 }

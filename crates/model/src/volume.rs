@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use crate::claim::{AccessMode, Storage, VolumeMode};
 use crate::kind::{Api, Kind, Scope};
+use crate::names::annotation;
 use crate::selector::NodeSelector;
 use crate::words::{nullable, words};
 use crate::{Key, Map, Meta};
@@ -38,6 +39,11 @@ impl PersistentVolume {
     /// Whether it is a volume of this driver.
     pub fn is_of(&self, driver: &str) -> bool {
         self.spec.csi.as_ref().is_some_and(|csi| csi.driver == driver)
+    }
+
+    /// Its class; empty is the class nobody provisions for. The annotation that came before the field wins.
+    pub fn class(&self) -> &str {
+        self.metadata.annotation(annotation::BETA_STORAGE_CLASS).unwrap_or(&self.spec.storage_class_name)
     }
 
     /// Whether it is this claim's, of this name and identity.

@@ -101,16 +101,15 @@ pub struct Plugin {
 impl Plugin {
     /// A driver at `endpoint` that has said nothing of itself yet. Must be called within a tokio runtime.
     pub fn new(name: impl Into<String>, endpoint: Endpoint) -> Self {
-        let client = Client::new(&endpoint).with_deadline(CALL);
         Self {
             name: name.into(),
+            client: connect(&endpoint),
             endpoint,
             vendor_version: String::new(),
             node_id: String::new(),
             max_volumes: 0,
             topology: BTreeMap::new(),
             capabilities: NodeCapabilities::default(),
-            client,
         }
     }
 
@@ -123,6 +122,10 @@ impl Plugin {
     pub fn with_client(self, client: Client) -> Self {
         Self { client, ..self }
     }
+}
+
+fn connect(endpoint: &Endpoint) -> Client {
+    Client::new(endpoint).with_deadline(CALL)
 }
 
 /// Drivers that are registered now; clones are the same.

@@ -104,6 +104,8 @@ pub struct Agent {
 pub async fn run(agent: Agent) {
     let gate = agent.gate.clone();
     let pods = Arc::new(Pods::new(agent));
+    // What goes on beside pods knows of us, and we of it: it ends with this function, however that ends.
+    let _end = Ends(pods.memories.clone());
     tokio::select! {
         () = pods.store.synced() => {}
         () = gate.stopped() => return,
@@ -119,6 +121,15 @@ pub async fn run(agent: Agent) {
         async move { pods.see_to(&uid).await }
     };
     work(&pods.queue, &gate, WORKERS, one).await;
+}
+
+/// Dropped, nothing goes on beside any pod.
+struct Ends(Memories);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.0.clear();
+    }
 }
 
 /// The pods of one node.

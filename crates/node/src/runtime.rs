@@ -55,6 +55,8 @@ const EXEC: &str = "container-exec";
 
 /// How long a container may take to start: as long as kubelet waits for a container runtime.
 const START: Duration = Duration::from_secs(120);
+/// How long we wait for the end of a container that was killed before we kill it again.
+const KILL: Duration = Duration::from_secs(1);
 /// How often we look after a container that an agent before us was just starting.
 const STARTING: Duration = Duration::from_millis(20);
 
@@ -274,7 +276,8 @@ impl Runtime {
 
     /// Stops a container: SIGTERM, and SIGKILL after `grace`. Answers how it ended; `None` if there is no such container.
     pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Option<Exit> {
-        for (signal, patience) in [(SIGTERM, grace), (SIGKILL, Duration::MAX)] {
+        let (mut signal, mut patience) = (SIGTERM, grace);
+        loop {
             match self.signal(id, signal) {
                 Ok(()) | Err(SignalError::NotRunning(_)) => {}
                 Err(error) => tracing::warn!(%error, "a container is not stopped"),
@@ -282,8 +285,9 @@ impl Runtime {
             if let Ok(exit) = tokio::time::timeout(patience, self.exited(id)).await {
                 return exit;
             }
+            // Again and again: one that an agent before us was just starting may have had nobody to signal yet.
+            (signal, patience) = (SIGKILL, KILL);
         }
-        None
     }
 
     /// Takes away the files and the log of a container that has ended. Done again, it does nothing.

@@ -239,17 +239,22 @@ impl Controller {
         socket: Option<Endpoint>,
         metrics: Metrics,
     ) -> Result<Self, ConnectError> {
-        let socket = socket.filter(|_| config.needs_driver());
         let cluster = Cluster::connect(&config.connect).await?;
+        Ok(Self::on(cluster, config, socket, metrics))
+    }
+
+    /// On a way to the cluster that is there already.
+    pub(crate) fn on(cluster: Cluster, config: Config, socket: Option<Endpoint>, metrics: Metrics) -> Self {
+        let socket = socket.filter(|_| config.needs_driver());
         cluster.metrics().register(&mut metrics.registry());
-        Ok(Self {
+        Self {
             config: Arc::new(config),
             socket,
             cluster,
             metrics,
             attempts: Attempts::default(),
             state: Arc::default(),
-        })
+        }
     }
 
     /// Which leases are held. Only information: whoever has lost one competes for it again, so there is nothing

@@ -12,7 +12,7 @@ use http::StatusCode;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use wharf_cluster::ConnectError;
+use wharf_cluster::{Cluster, ConnectError};
 use wharf_csi::{Client, Endpoint, Page, serve_pages};
 
 use crate::controller::{self, Controller};
@@ -128,6 +128,16 @@ impl fmt::Display for Address {
 
 /// Runs the roles until `stop` is ready.
 pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(), SidecarError> {
+    run_on(None, sidecar, stop).await
+}
+
+/// The same on a way to the API that is there already, such as one in this process; without, one is made as the
+/// controller's options say.
+pub async fn run_on(
+    cluster: Option<Cluster>,
+    sidecar: Sidecar,
+    stop: impl Future<Output = ()>,
+) -> Result<(), SidecarError> {
     let Sidecar { driver, registrar, probe_timeout, controller, listen } = sidecar;
     let metrics = Metrics::new();
     let driver = driver.map(|socket| (Client::new(&socket), socket));
@@ -141,7 +151,10 @@ pub async fn run(sidecar: Sidecar, stop: impl Future<Output = ()>) -> Result<(),
     let controller = match controller {
         Some(config) => {
             let socket = driver.as_ref().map(|(_, socket)| socket.clone());
-            Some(Controller::connect(config, socket, metrics.clone()).await?)
+            Some(match cluster {
+                Some(cluster) => Controller::on(cluster, config, socket, metrics.clone()),
+                None => Controller::connect(config, socket, metrics.clone()).await?,
+            })
         }
         None => None,
     };

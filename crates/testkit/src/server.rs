@@ -35,6 +35,15 @@ const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("crd", "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", false),
 ];
 
+/// A client with the credentials of a file. Nothing is asked yet.
+pub async fn connect(kubeconfig: &Path) -> Result<kube::Client, String> {
+    let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .map_err(|error| error.to_string())?;
+    kube::Client::try_from(config).map_err(|error| error.to_string())
+}
+
 /// A connection of one thread.
 pub struct Server {
     client: kube::Client,
@@ -42,19 +51,23 @@ pub struct Server {
 }
 
 impl Server {
+    /// Of a client of one's own make, which has to be made where it is used.
+    pub fn of(make: impl FnOnce() -> kube::Client) -> Result<Self, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        let client = runtime.block_on(async { make() });
+        Ok(Self { client, runtime })
+    }
+
     /// Connects with the credentials of a file. Nothing is asked yet.
     pub fn connect(kubeconfig: &Path) -> Result<Self, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| error.to_string())?;
-        let client = runtime.block_on(async {
-            let file = Kubeconfig::read_from(kubeconfig).map_err(|error| error.to_string())?;
-            let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-                .await
-                .map_err(|error| error.to_string())?;
-            kube::Client::try_from(config).map_err(|error| error.to_string())
-        })?;
+        let client = runtime.block_on(connect(kubeconfig))?;
         Ok(Self { client, runtime })
     }
 

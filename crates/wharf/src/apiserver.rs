@@ -206,7 +206,7 @@ fn write_kubeconfig(pki: &Pki, identity: &Identity, server: &str, out: &Path) ->
     write_private(out, text.as_bytes()).with_context(|| format!("write {}", out.display()))
 }
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time(jiff::Timestamp::now().as_millisecond())
 }
 

@@ -1,6 +1,8 @@
 //! Kinds that a cluster has as custom resources: what their definitions in `deploy/crds` say, and what upstream's
 //! server does to all such objects.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 use wharf_model::Time;
 
@@ -167,11 +169,12 @@ fn on_status(object: &mut Value, old: &Value) {
 
 /// Finalizers that have no prefix may be somebody else's too.
 fn warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
-    let before = old.map(|old| json::list(old, "/metadata/finalizers")).unwrap_or_default();
+    let before = old.map(|old| json::list(old, "/metadata/finalizers")).unwrap_or_default().iter();
+    let before: BTreeSet<&str> = before.filter_map(Value::as_str).collect();
     let mut added: Vec<&str> = json::list(object, "/metadata/finalizers")
         .iter()
-        .filter(|finalizer| !before.contains(finalizer))
         .filter_map(Value::as_str)
+        .filter(|finalizer| !before.contains(finalizer))
         .filter(|finalizer| !finalizer.contains('/'))
         .filter(|finalizer| !["kubernetes", "orphan", "foregroundDeletion"].contains(finalizer))
         .collect();

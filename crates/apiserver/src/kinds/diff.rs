@@ -10,6 +10,9 @@ use std::ops::Range;
 const CONTEXT: usize = 3;
 /// From so many lines on, upstream's library looks only at lines that are rare.
 const MANY: usize = 200;
+/// From so many lines on, only what both begin and end with is taken for equal: each run is looked for in all that is
+/// left, and within one another.
+const TOO_MANY: usize = 2000;
 
 /// A run of equal lines: from, in the old and in the new text, and how many.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -63,6 +66,9 @@ fn place(range: Range<usize>) -> String {
 }
 
 fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
+    if old.len().max(new.len()) >= TOO_MANY {
+        return ends(old, new);
+    }
     let mut at: HashMap<&str, Vec<usize>> = HashMap::new();
     for (index, line) in new.iter().enumerate() {
         at.entry(line).or_default().push(index);
@@ -94,6 +100,20 @@ fn parts(old: &[&str], new: &[&str]) -> Vec<Part> {
         }
     }
     parts
+}
+
+/// The same for texts that are too long for it.
+fn ends(old: &[&str], new: &[&str]) -> Vec<Part> {
+    let head = old.iter().zip(new).take_while(|(old, new)| old == new).count();
+    let (old_rest, new_rest) = (&old[head..], &new[head..]);
+    let tail = old_rest.iter().rev().zip(new_rest.iter().rev()).take_while(|(old, new)| old == new).count();
+    let (old_end, new_end) = (old.len() - tail, new.len() - tail);
+    let parts = [
+        Part { equal: true, old: 0..head, new: 0..head },
+        Part { equal: false, old: head..old_end, new: head..new_end },
+        Part { equal: true, old: old_end..old.len(), new: new_end..new.len() },
+    ];
+    parts.into_iter().filter(|part| !part.old.is_empty() || !part.new.is_empty()).collect()
 }
 
 fn find_runs(
@@ -217,6 +237,21 @@ mod tests {
             unified("a\n1\n2\n3\n4\n5\n6\nb", "x\n1\n2\n3\n4\n5\n6\ny"),
             "@@ -1,8 +1,8 @@\n-a\n+x\n 1\n 2\n 3\n 4\n 5\n 6\n-b\n+y\n"
         );
+    }
+
+    #[test]
+    fn long_texts_differ_between_what_they_begin_and_end_with() {
+        let old: Vec<String> = (0..200_000).map(|line| line.to_string()).collect();
+        let mut new = old.clone();
+        (new[100_000], new[100_002]) = ("a".into(), "b".into());
+        assert_eq!(
+            unified(&old.join("\n"), &new.join("\n")),
+            "@@ -99998,9 +99998,9 @@\n 99997\n 99998\n 99999\n-100000\n-100001\n-100002\n+a\n+100001\n+b\n 100003\n 100004\n 100005\n"
+        );
+        assert_eq!(unified(&old.join("\n"), &old.join("\n")), "");
+        // Not one line in common: looked for one by one, this does not end.
+        let other: Vec<String> = (0..200_000).map(|line| format!("{line}.")).collect();
+        assert_eq!(unified(&old.join("\n"), &other.join("\n")).lines().count(), 400_001);
     }
 
     #[test]

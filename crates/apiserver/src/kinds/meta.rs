@@ -3,6 +3,8 @@
 //! Upstream checks metadata twice at an update, once for all kinds and once in the kind's own rules. The message
 //! names a fault once, the list of causes twice; so do we.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{json, names};
@@ -120,7 +122,10 @@ pub(super) fn label_selector(object: &Value, pointer: &str, field: &str, any_val
 fn owners(owners: &[Value]) -> Vec<Cause> {
     const FIELD: &str = "metadata.ownerReferences";
     let mut causes = Vec::new();
+    // More than anybody reads; with the list in each of as many causes, it would be said in gigabytes.
+    const MANY_OWNERS: usize = 50;
     let mut controller: Option<String> = None;
+    let mut shown = false;
     for owner in owners {
         let text = |field: &str| json::text(owner, &format!("/{field}"));
         let api_version = text("apiVersion");
@@ -141,6 +146,10 @@ fn owners(owners: &[Value]) -> Vec<Cause> {
         if json::flag(owner, "/controller") {
             let this = format!("{}/{}", text("kind"), text("name"));
             if let Some(first) = &controller {
+                // Each time all of them are shown, as upstream does it; of very many, once.
+                if owners.len() > MANY_OWNERS && std::mem::replace(&mut shown, true) {
+                    continue;
+                }
                 let all: Vec<String> = owners.iter().map(owner_words).collect();
                 let detail = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
@@ -212,11 +221,12 @@ pub(super) fn validate_update(object: &Value, old: &Value) -> Vec<Cause> {
 pub(super) fn validate_update_any(object: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     if json::has(old, "/metadata/deletionTimestamp") {
-        let before = json::list(old, "/metadata/finalizers");
+        let before = json::list(old, "/metadata/finalizers").iter();
+        let before: BTreeSet<&str> = before.filter_map(Value::as_str).collect();
         let mut added: Vec<&str> = json::list(object, "/metadata/finalizers")
             .iter()
-            .filter(|finalizer| !before.contains(finalizer))
             .filter_map(Value::as_str)
+            .filter(|finalizer| !before.contains(finalizer))
             .collect();
         added.sort_unstable();
         added.dedup();

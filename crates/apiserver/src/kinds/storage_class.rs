@@ -80,15 +80,14 @@ fn validate(class: &Value) -> Vec<Cause> {
             value => causes.push(Cause::not_supported(field, &value.into(), &known)),
         }
     }
-    let mut seen: Vec<BTreeMap<&str, BTreeSet<&str>>> = Vec::new();
+    let mut seen: BTreeSet<BTreeMap<&str, BTreeSet<&str>>> = BTreeSet::new();
     for (index, term) in json::list(class, "/allowedTopologies").iter().enumerate() {
         let field = format!("allowedTopologies[{index}]");
         let (of, faults) = topology::selector_term(term, &field);
         causes.extend(faults);
-        if seen.contains(&of) {
+        if !seen.insert(of) {
             causes.push(Cause::duplicate(&format!("{field}.matchLabelExpressions"), &"".into()));
         }
-        seen.push(of);
     }
     causes
 }

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::{COPIED, DEPTH, OPERATIONS, go_kind};
+use super::{COPIED, DEPTH, OPERATIONS, SHIFTED, go_kind};
+use crate::bounds::{self, ReadError};
 use crate::status::Refusal;
 
 /// One step of a patch.
@@ -32,7 +33,7 @@ pub(super) struct DoesNotApply;
 
 pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
     let bad = |why: String| Refusal::bad_request(format!("error decoding patch: {why}"));
-    let list = match serde_json::from_slice(body) {
+    let list = match bounds::read(body) {
         Ok(Value::Array(list)) => list,
         Ok(value) => {
             let found = go_kind(&value);
@@ -40,7 +41,8 @@ pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
                 "json: cannot unmarshal {found} into Go value of type []handlers.jsonPatchOp"
             )));
         }
-        Err(error) => return Err(bad(crate::json_error::words(body, &error))),
+        Err(ReadError::TooMany(error)) => return Err(error.into()),
+        Err(ReadError::NoJson(error)) => return Err(bad(crate::json_error::words(body, &error))),
     };
     if list.len() > OPERATIONS {
         let count = list.len();
@@ -78,24 +80,30 @@ fn step(operation: Value) -> Result<Operation, String> {
 
 /// All of the operations, or none.
 pub(super) fn apply(mut document: Value, operations: &[Operation]) -> Result<Value, DoesNotApply> {
-    let mut moved = 0;
+    let mut moved = Moved::default();
     for operation in operations {
         let path = operation.path.as_deref().ok_or(DoesNotApply)?;
         let from = || operation.from.as_deref().ok_or(DoesNotApply);
         match operation.verb.as_str() {
-            "add" => add(&mut document, path, operation.value.clone(), &mut 0)?,
-            "remove" => drop(take(&mut document, path)?),
+            "add" => {
+                shallow(path, &operation.value, &mut 0)?;
+                add(&mut document, path, operation.value.clone(), &mut moved)?;
+            }
+            "remove" => drop(take(&mut document, path, &mut moved)?),
             "replace" if path.is_empty() => match &operation.value {
                 value @ (Value::Object(_) | Value::Array(_)) => document = value.clone(),
                 _ => return Err(DoesNotApply),
             },
             "replace" => replace(&mut document, path, operation.value.clone())?,
             "move" => {
-                let value = take(&mut document, from()?)?;
+                let value = take(&mut document, from()?, &mut moved)?;
+                shallow(path, &value, &mut moved.bytes)?;
                 add(&mut document, path, value, &mut moved)?;
             }
             "copy" => {
-                let value = get(&document, from()?)?.cloned().unwrap_or_default();
+                let value = get(&document, from()?)?.unwrap_or(&Value::Null);
+                shallow(path, value, &mut moved.bytes)?;
+                let value = value.clone();
                 add(&mut document, path, value, &mut moved)?;
             }
             "test" if path.is_empty() => expect(&document, &operation.value)?,
@@ -104,6 +112,21 @@ pub(super) fn apply(mut document: Value, operations: &[Operation]) -> Result<Val
         }
     }
     Ok(document)
+}
+
+/// What one patch has moved about so far: work and memory that its sender does not pay for by sending it.
+#[derive(Default)]
+struct Moved {
+    bytes: usize,
+    elements: usize,
+}
+
+impl Moved {
+    /// So many elements of a list make room, or close up.
+    fn shift(&mut self, elements: usize) -> Result<(), DoesNotApply> {
+        self.elements = self.elements.saturating_add(elements);
+        if self.elements > SHIFTED { Err(DoesNotApply) } else { Ok(()) }
+    }
 }
 
 fn expect(found: &Value, wanted: &Value) -> Result<(), DoesNotApply> {
@@ -162,12 +185,13 @@ fn get<'a>(document: &'a Value, path: &str) -> Result<Option<&'a Value>, DoesNot
     Ok(found)
 }
 
-fn take(document: &mut Value, path: &str) -> Result<Value, DoesNotApply> {
+fn take(document: &mut Value, path: &str, moved: &mut Moved) -> Result<Value, DoesNotApply> {
     match holder(document, path)? {
         (Value::Object(map), key) => map.remove(key.as_ref()).ok_or(DoesNotApply),
         (Value::Array(list), key) => {
             let at = index(&key, list.len())?;
-            if at < list.len() { Ok(list.remove(at)) } else { Err(DoesNotApply) }
+            moved.shift(list.len().checked_sub(at + 1).ok_or(DoesNotApply)?)?;
+            Ok(list.remove(at))
         }
         _ => Err(DoesNotApply),
     }
@@ -188,9 +212,7 @@ fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), DoesNot
     Ok(())
 }
 
-/// `moved` counts what was not sent with the patch.
-fn add(document: &mut Value, path: &str, value: Value, moved: &mut usize) -> Result<(), DoesNotApply> {
-    shallow(path, &value, moved)?;
+fn add(document: &mut Value, path: &str, value: Value, moved: &mut Moved) -> Result<(), DoesNotApply> {
     match holder(document, path)? {
         (Value::Object(map), key) => {
             map.insert(key.into_owned(), value);
@@ -198,9 +220,7 @@ fn add(document: &mut Value, path: &str, value: Value, moved: &mut usize) -> Res
         (Value::Array(list), key) if key == "-" => list.push(value),
         (Value::Array(list), key) => {
             let at = index(&key, list.len() + 1)?;
-            if at > list.len() {
-                return Err(DoesNotApply);
-            }
+            moved.shift(list.len().checked_sub(at).ok_or(DoesNotApply)?)?;
             list.insert(at, value);
         }
         _ => return Err(DoesNotApply),

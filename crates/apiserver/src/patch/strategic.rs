@@ -3,6 +3,8 @@
 
 mod list;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::go_words;
@@ -145,7 +147,8 @@ fn named_by<'a>(key: &'a str, directive: &str) -> Option<&'a str> {
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), Error> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let keys = keys.as_array().ok_or(BAD_RETAIN_KEYS)?;
-    let retained = |key: &str| keys.iter().any(|retained| retained == key);
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let retained = |key: &str| keys.contains(key);
     for (key, value) in &*patch {
         if !value.is_null() && !key.starts_with(DELETE) && !key.starts_with(ORDER) && !retained(key) {
             return Err(BAD_RETAIN_KEYS);

@@ -10,9 +10,10 @@ use serde_json::Value;
 use super::negotiate::{self, Written};
 use super::options::FieldValidation;
 use super::{Body, BoxError, encode, meta};
+use crate::bounds::{self, ReadError};
 use crate::json_error;
 use crate::kinds::{self, Kind};
-use crate::schema;
+use crate::schema::{self, ProtobufError};
 use crate::status::Refusal;
 
 /// As upstream's.
@@ -43,6 +44,7 @@ pub(crate) fn json(headers: &HeaderMap, kind: &Kind, body: &Bytes) -> Result<Byt
         Written::Json => Ok(body.clone()),
         Written::Protobuf => match schema::from_protobuf(body) {
             Ok(object) => Ok(object.to_string().into()),
+            Err(ProtobufError::TooMany(error)) => Err(error.into()),
             Err(error) => Err(unrecognized(kind.kind, &error.to_string(), body)),
         },
     }
@@ -67,8 +69,10 @@ pub(crate) fn typed(
     fields: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<Value, Refusal> {
-    let mut value: Value = serde_json::from_slice(raw)
-        .map_err(|error| unrecognized(kind, &not_json(&json_error::words(raw, &error)), raw))?;
+    let mut value = bounds::read(raw).map_err(|error| match error {
+        ReadError::TooMany(error) => error.into(),
+        ReadError::NoJson(error) => unrecognized(kind, &not_json(&json_error::words(raw, &error)), raw),
+    })?;
     if !value.is_object() {
         let of = match &value {
             Value::Array(_) => "array",

@@ -7,6 +7,7 @@ use super::options::WriteOptions;
 use super::route::Target;
 use super::{Api, encode, meta, random};
 use crate::access::{User, restrict_node};
+use crate::bounds;
 use crate::kinds::{Admission, Kind, Operation};
 use crate::status::{Cause, Refusal};
 use crate::store::{Change, WriteError};
@@ -104,6 +105,7 @@ impl Api {
             Admission { operation: Operation::Create, subresource: "", old: None, lookup: &lookup };
         (kind.admit)(&mut object, &admission)?;
         (kind.on_create)(&mut object, self.now());
+        bounds::check(&object)?;
         let causes = kind.invalid_on_create(&object);
         if !causes.is_empty() {
             return Err(kind.refuse_invalid(&name, causes));

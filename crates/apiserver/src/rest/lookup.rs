@@ -2,6 +2,9 @@
 
 use serde_json::Value;
 
+use std::sync::Arc;
+
+use super::placement::Placement;
 use super::{encode, meta};
 use crate::access;
 use crate::kinds::{self, Kind, Lookup};
@@ -9,16 +12,19 @@ use crate::store::Store;
 
 /// All objects.
 #[derive(Debug, Clone)]
-pub struct Objects(pub(crate) Store);
+pub struct Objects {
+    pub(super) store: Store,
+    pub(super) placement: Arc<Placement>,
+}
 
 impl Lookup for Objects {
     fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Value> {
-        let entry = self.0.get(&encode::key(kind, namespace, name))?;
+        let entry = self.store.get(&encode::key(kind, namespace, name))?;
         encode::decode(kind, &entry.value).ok()
     }
 
     fn list(&self, kind: &Kind, namespace: &str) -> Vec<Value> {
-        let page = self.0.list(&encode::prefix(kind, namespace), None, None, 0);
+        let page = self.store.list(&encode::prefix(kind, namespace), None, None, 0);
         let entries = page.map(|page| page.entries).unwrap_or_default();
         entries.iter().filter_map(|entry| encode::decode(kind, &entry.value).ok()).collect()
     }
@@ -32,13 +38,11 @@ impl access::Objects for Objects {
 
     fn pods_on(&self, node: &str) -> Vec<Value> {
         let Some(kind) = kinds::find("", "v1", "pods") else { return Vec::new() };
-        let Ok(page) = self.0.list(&encode::prefix(kind, ""), None, None, 0) else { return Vec::new() };
-        // Each request of a node comes here: only pods that have its name in them are read.
-        let named = Value::from(node).to_string();
-        let is_named = |stored: &[u8]| std::str::from_utf8(stored).is_ok_and(|text| text.contains(&named));
-        let on_node = page.entries.iter().filter(|entry| is_named(&entry.value));
+        let placed = self.placement.on(&self.store, &encode::prefix(kind, ""), node);
+        let entries = placed.iter().filter_map(|key| self.store.get(key));
         let mut pods: Vec<Value> =
-            on_node.filter_map(|entry| encode::decode(kind, &entry.value).ok()).collect();
+            entries.filter_map(|entry| encode::decode(kind, &entry.value).ok()).collect();
+        // It may have gone, and come back elsewhere, since we looked.
         pods.retain(|pod| meta::text(pod, "/spec/nodeName") == node);
         pods
     }

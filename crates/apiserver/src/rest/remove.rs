@@ -1,6 +1,7 @@
 //! Deletions: what [`decide`] says, done with one write each.
 
 use serde_json::Value;
+use tokio::task::JoinSet;
 
 use super::answer::{Answer, List};
 use super::delete::{Deletion, answers_with_object, decide, success};
@@ -13,6 +14,9 @@ use crate::access::{User, restrict_node};
 use crate::kinds::{Admission, Operation};
 use crate::status::Refusal;
 use crate::store::{Change, WriteError};
+
+/// Deletions at a time: enough for one commit to take many, few enough that others get their turn.
+const TOGETHER: usize = 64;
 
 impl Api {
     /// Deletes one object, or begins to.
@@ -70,6 +74,40 @@ impl Api {
         restrict_node(user, &super::attributes(target, ""), None, Some(object), &lookup)
     }
 
+    /// Deletes these, many at a time, so that one commit takes many; says of each whether it was still there. After the
+    /// first that is refused no other one is begun.
+    pub(crate) async fn delete_each(
+        &self,
+        user: &User,
+        targets: Vec<Target>,
+        options: &DeleteOptions,
+    ) -> Result<Vec<bool>, Refusal> {
+        let mut deleted = vec![false; targets.len()];
+        let (mut waiting, mut running) = (targets.into_iter().enumerate(), JoinSet::new());
+        let mut refused = None;
+        loop {
+            while refused.is_none()
+                && running.len() < TOGETHER
+                && let Some((at, target)) = waiting.next()
+            {
+                let (api, user, options) = (self.clone(), user.clone(), options.clone());
+                running.spawn(async move { (at, api.delete(&user, &target, &options).await.map(drop)) });
+            }
+            match running.join_next().await {
+                None => break,
+                Some(Ok((at, Ok(())))) => deleted[at] = true,
+                // Somebody was quicker.
+                Some(Ok((_, Err(refusal)))) if refusal.code == 404 => {}
+                Some(Ok((_, Err(refusal)))) => refused = refused.or(Some(refusal)),
+                Some(Err(error)) => {
+                    let words = format!("Internal error occurred: {error}");
+                    refused = refused.or(Some(Refusal::new(500, "InternalError", words)));
+                }
+            }
+        }
+        refused.map_or(Ok(deleted), Err)
+    }
+
     /// Deletes what is in a namespace, or all of a kind, and selected; answers with what it was.
     pub(crate) async fn delete_collection(
         &self,
@@ -84,24 +122,20 @@ impl Api {
             self.store().list(&encode::prefix(kind, &target.namespace), None, None, 0).map_err(|error| {
                 Refusal::new(500, "InternalError", format!("Internal error occurred: {error}"))
             })?;
-        let mut objects = Vec::new();
+        let (mut targets, mut objects) = (Vec::new(), Vec::new());
         for entry in page.entries {
             let object = encode::decode(kind, &entry.value)?;
-            if !selection.matches(&object) {
-                continue;
-            }
-            let one = Target {
-                namespace: meta::text(&object, "/metadata/namespace").into(),
-                name: meta::name(&object).into(),
-                ..target.clone()
-            };
-            match self.delete(user, &one, options).await {
-                Ok(_) => objects.push(entry.value),
-                // Somebody was quicker.
-                Err(refusal) if refusal.code == 404 => {}
-                Err(refusal) => return Err(refusal),
+            if selection.matches(&object) {
+                targets.push(Target {
+                    namespace: meta::text(&object, "/metadata/namespace").into(),
+                    name: meta::name(&object).into(),
+                    ..target.clone()
+                });
+                objects.push(entry.value);
             }
         }
+        let mut deleted = self.delete_each(user, targets, options).await?.into_iter();
+        objects.retain(|_| deleted.next() == Some(true));
         Ok(Answer::List(List { objects, revision: page.revision, token: String::new(), remaining: None }))
     }
 }

@@ -1,6 +1,7 @@
 //! The API over a store on disk, asked as a client asks it.
 
 mod access;
+mod bounds;
 mod life;
 mod reading;
 mod writing;

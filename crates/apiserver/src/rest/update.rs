@@ -11,6 +11,7 @@ use super::options::WriteOptions;
 use super::route::Target;
 use super::{Api, encode, meta};
 use crate::access::{User, restrict_node};
+use crate::bounds;
 use crate::kinds::{self, Admission, Kind, Operation};
 use crate::status::{Cause, Refusal};
 use crate::store::{Change, WriteError};
@@ -122,6 +123,8 @@ impl Api {
         let causes = match subresource {
             "status" => {
                 kind.prepare_status(&mut new, old, self.now());
+                // Its spec and the new status together.
+                bounds::check(&new)?;
                 kind.invalid_on_status(&new, old)
             }
             "finalize" => {
@@ -130,6 +133,8 @@ impl Api {
             }
             _ => {
                 kind.prepare_update(&mut new, old, self.now());
+                // With its defaults, which may be many: what is stored can be sent again.
+                bounds::check(&new)?;
                 kind.invalid_on_update(&new, old)
             }
         };

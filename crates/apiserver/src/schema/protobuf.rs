@@ -11,6 +11,7 @@ use ::base64::engine::general_purpose::STANDARD as BASE64;
 use serde_json::{Map, Value, json};
 
 use super::{Schema, Type};
+use crate::bounds::{self, Count, ReadError, TooMany};
 
 /// Levels of messages: more than any kind has.
 const DEPTH: usize = 64;
@@ -37,6 +38,9 @@ pub enum ProtobufError {
     /// Text that is none.
     #[error("{0} is not valid UTF-8")]
     NotText(String),
+    /// There is too much in it.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// It goes too deep.
     #[error("the message has too many levels")]
     Deep,
@@ -102,7 +106,8 @@ pub fn from_protobuf(body: &[u8]) -> Result<Value, ProtobufError> {
     let schema = super::of(group, &kind).filter(|schema| !schema.custom);
     let Some(schema) = schema else { return Err(ProtobufError::NoKind { version, kind }) };
     let mut object = Map::new();
-    message(schema, short(schema.name), raw, 0, &mut object)?;
+    let mut reading = Reading::default();
+    reading.message(schema, short(schema.name), raw, 0, &mut object)?;
     object.insert("apiVersion".into(), version.into());
     object.insert("kind".into(), kind.into());
     Ok(object.into())
@@ -115,45 +120,6 @@ fn short(name: &'static str) -> &'static str {
         .unwrap_or(name)
 }
 
-fn message(
-    schema: &'static Schema,
-    name: &str,
-    bytes: &[u8],
-    depth: usize,
-    out: &mut Map<String, Value>,
-) -> Result<(), ProtobufError> {
-    if depth > DEPTH {
-        return Err(ProtobufError::Deep);
-    }
-    let Some(places) = numbers().get(name) else { return Ok(()) };
-    let mut reader = Reader(bytes);
-    while let Some((number, wire)) = reader.next()? {
-        match places.get(&number) {
-            None => {}
-            Some(Place::Inline(inner)) => message(schema, inner, wire.bytes()?, depth + 1, out)?,
-            Some(Place::Field(field)) => {
-                let Some(field) = schema.fields.iter().find(|of| of.name == *field) else { continue };
-                match field.kind {
-                    Type::List(of) => {
-                        let item = value(of, field.name, wire, depth)?;
-                        push(out, field.name, item);
-                    }
-                    Type::Map(of) => {
-                        let (key, item) = entry(of, field.name, wire, depth)?;
-                        let map = out.entry(field.name).or_insert_with(|| json!({}));
-                        map[key] = item;
-                    }
-                    ref kind => {
-                        let item = value(kind, field.name, wire, depth)?;
-                        out.insert(field.name.into(), item);
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 fn push(out: &mut Map<String, Value>, name: &str, item: Value) {
     match out.entry(name).or_insert_with(|| json!([])) {
         Value::Array(list) => list.push(item),
@@ -161,92 +127,163 @@ fn push(out: &mut Map<String, Value>, name: &str, item: Value) {
     }
 }
 
-/// One entry of a map, which is a message of a key and a value.
-fn entry(
-    of: &'static Type,
-    name: &str,
-    wire: Wire<'_>,
-    depth: usize,
-) -> Result<(String, Value), ProtobufError> {
-    let (mut key, mut item) = (String::new(), Value::Null);
-    let mut reader = Reader(wire.bytes()?);
-    while let Some((number, wire)) = reader.next()? {
-        match number {
-            1 => key = wire.text(name)?,
-            // Protobuf has no maps of lists: the list is a message's only field.
-            2 => {
-                item = match of {
-                    Type::List(of) => {
-                        let mut list = Map::new();
-                        let mut items = Reader(wire.bytes()?);
-                        while let Some((_, wire)) = items.next()? {
-                            push(&mut list, "items", value(of, name, wire, depth + 1)?);
-                        }
-                        list.remove("items").unwrap_or_else(|| json!([]))
-                    }
-                    of => value(of, name, wire, depth + 1)?,
-                };
-            }
-            _ => {}
-        }
-    }
-    // Values that are zero may be left out.
-    if item.is_null() && matches!(of, Type::Text | Type::Bytes) {
-        item = "".into();
-    }
-    Ok((key, item))
+/// A body under way.
+#[derive(Default)]
+struct Reading {
+    count: Count,
 }
 
-fn value(of: &'static Type, name: &str, wire: Wire<'_>, depth: usize) -> Result<Value, ProtobufError> {
-    Ok(match of {
-        Type::Text => wire.text(name)?.into(),
-        Type::Bytes => BASE64.encode(wire.bytes()?).into(),
-        Type::Bool => (wire.number()? != 0).into(),
-        Type::Int32 | Type::Int64 => wire.number()?.into(),
-        // JSON has to have six digits, also when they are zeroes.
-        Type::MicroTime => time(wire.bytes()?)?.map(|time| format!("{time:.6}")).into(),
-        Type::Time | Type::Stamp => time(wire.bytes()?)?.map(|time| time.to_string()).into(),
-        Type::Quantity => {
-            let mut text = String::from("0");
-            let mut reader = Reader(wire.bytes()?);
-            while let Some((number, wire)) = reader.next()? {
-                if number == 1 {
-                    text = wire.text(name)?;
+impl Reading {
+    fn message(
+        &mut self,
+        schema: &'static Schema,
+        name: &str,
+        bytes: &[u8],
+        depth: usize,
+        out: &mut Map<String, Value>,
+    ) -> Result<(), ProtobufError> {
+        if depth > DEPTH {
+            return Err(ProtobufError::Deep);
+        }
+        let Some(places) = numbers().get(name) else { return Ok(()) };
+        let mut reader = Reader(bytes);
+        while let Some((number, wire)) = reader.next()? {
+            match places.get(&number) {
+                None => {}
+                Some(Place::Inline(inner)) => self.message(schema, inner, wire.bytes()?, depth + 1, out)?,
+                Some(Place::Field(field)) => {
+                    let Some(field) = schema.fields.iter().find(|of| of.name == *field) else { continue };
+                    match field.kind {
+                        Type::List(of) => {
+                            let item = self.value(of, field.name, wire, depth)?;
+                            push(out, field.name, item);
+                        }
+                        Type::Map(of) => {
+                            let (key, item) = self.entry(of, field.name, wire, depth)?;
+                            let map = out.entry(field.name).or_insert_with(|| json!({}));
+                            map[key] = item;
+                        }
+                        ref kind => {
+                            let item = self.value(kind, field.name, wire, depth)?;
+                            out.insert(field.name.into(), item);
+                        }
+                    }
                 }
             }
-            text.into()
         }
-        Type::IntOrString => {
-            let (mut is_text, mut number, mut text) = (false, 0, String::new());
-            let mut reader = Reader(wire.bytes()?);
-            while let Some((place, wire)) = reader.next()? {
-                match place {
-                    1 => is_text = wire.number()? != 0,
-                    2 => number = wire.number()?,
-                    3 => text = wire.text(name)?,
-                    _ => {}
+        Ok(())
+    }
+
+    /// One entry of a map, which is a message of a key and a value.
+    fn entry(
+        &mut self,
+        of: &'static Type,
+        name: &str,
+        wire: Wire<'_>,
+        depth: usize,
+    ) -> Result<(String, Value), ProtobufError> {
+        let (mut key, mut item) = (String::new(), Value::Null);
+        let mut reader = Reader(wire.bytes()?);
+        while let Some((number, wire)) = reader.next()? {
+            match number {
+                1 => key = wire.text(name)?,
+                // Protobuf has no maps of lists: the list is a message's only field.
+                2 => {
+                    item = match of {
+                        Type::List(of) => {
+                            let mut list = Map::new();
+                            let mut items = Reader(wire.bytes()?);
+                            while let Some((_, wire)) = items.next()? {
+                                push(&mut list, "items", self.value(of, name, wire, depth + 1)?);
+                            }
+                            list.remove("items").unwrap_or_else(|| json!([]))
+                        }
+                        of => self.value(of, name, wire, depth + 1)?,
+                    };
                 }
+                _ => {}
             }
-            if is_text { text.into() } else { number.into() }
         }
-        Type::Any => {
-            let mut raw = Value::Null;
-            let mut reader = Reader(wire.bytes()?);
-            while let Some((number, wire)) = reader.next()? {
-                if number == 1 {
-                    raw = serde_json::from_slice(wire.bytes()?).unwrap_or(Value::Null);
+        // Values that are zero may be left out.
+        if item.is_null() {
+            self.count.plain()?;
+            if matches!(of, Type::Text | Type::Bytes) {
+                item = "".into();
+            }
+        }
+        Ok((key, item))
+    }
+
+    fn value(
+        &mut self,
+        of: &'static Type,
+        name: &str,
+        wire: Wire<'_>,
+        depth: usize,
+    ) -> Result<Value, ProtobufError> {
+        match of {
+            Type::Object(_) | Type::List(_) | Type::Map(_) | Type::Time | Type::MicroTime => {
+                self.count.holder()?
+            }
+            // What is in it counts when it is read.
+            Type::Any => {}
+            _ => self.count.plain()?,
+        }
+        Ok(match of {
+            Type::Text => wire.text(name)?.into(),
+            Type::Bytes => BASE64.encode(wire.bytes()?).into(),
+            Type::Bool => (wire.number()? != 0).into(),
+            Type::Int32 | Type::Int64 => wire.number()?.into(),
+            // JSON has to have six digits, also when they are zeroes.
+            Type::MicroTime => time(wire.bytes()?)?.map(|time| format!("{time:.6}")).into(),
+            Type::Time | Type::Stamp => time(wire.bytes()?)?.map(|time| time.to_string()).into(),
+            Type::Quantity => {
+                let mut text = String::from("0");
+                let mut reader = Reader(wire.bytes()?);
+                while let Some((number, wire)) = reader.next()? {
+                    if number == 1 {
+                        text = wire.text(name)?;
+                    }
                 }
+                text.into()
             }
-            raw
-        }
-        Type::Object(schema) => {
-            let mut object = Map::new();
-            message(schema, short(schema.name), wire.bytes()?, depth + 1, &mut object)?;
-            object.into()
-        }
-        // Kubernetes has none of these within another.
-        Type::List(_) | Type::Map(_) => Value::Null,
-    })
+            Type::IntOrString => {
+                let (mut is_text, mut number, mut text) = (false, 0, String::new());
+                let mut reader = Reader(wire.bytes()?);
+                while let Some((place, wire)) = reader.next()? {
+                    match place {
+                        1 => is_text = wire.number()? != 0,
+                        2 => number = wire.number()?,
+                        3 => text = wire.text(name)?,
+                        _ => {}
+                    }
+                }
+                if is_text { text.into() } else { number.into() }
+            }
+            Type::Any => {
+                let mut raw = Value::Null;
+                let mut reader = Reader(wire.bytes()?);
+                while let Some((number, wire)) = reader.next()? {
+                    if number == 1 {
+                        raw = match bounds::read(wire.bytes()?) {
+                            Ok(value) => value,
+                            Err(ReadError::TooMany(error)) => return Err(error.into()),
+                            Err(ReadError::NoJson(_)) => Value::Null,
+                        };
+                    }
+                }
+                self.count.all(&raw)?;
+                raw
+            }
+            Type::Object(schema) => {
+                let mut object = Map::new();
+                self.message(schema, short(schema.name), wire.bytes()?, depth + 1, &mut object)?;
+                object.into()
+            }
+            // Kubernetes has none of these within another.
+            Type::List(_) | Type::Map(_) => Value::Null,
+        })
+    }
 }
 
 /// Seconds and nanoseconds; an empty message is no time.

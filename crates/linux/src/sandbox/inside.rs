@@ -122,3 +122,77 @@ fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
         _ => Err(Errno::INVAL.into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A root with links that lead out of it, beside something that must not be reached.
+    fn root() -> (tempfile::TempDir, PathBuf) {
+        let outside = tempfile::tempdir().unwrap();
+        let root = outside.path().join("root");
+        fs::create_dir_all(root.join("real/deep")).unwrap();
+        fs::write(outside.path().join("secret"), "").unwrap();
+        symlink("/real", root.join("absolute")).unwrap();
+        symlink("../../../secret", root.join("real/up")).unwrap();
+        symlink(outside.path(), root.join("out")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+        (outside, root)
+    }
+
+    fn name(file: &OwnedFd) -> PathBuf {
+        use std::os::fd::AsRawFd as _;
+        fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap()
+    }
+
+    #[test]
+    fn a_root_is_the_end_of_every_path() {
+        let (_outside, root) = root();
+        let place = open(&root).unwrap();
+        for (path, expected) in [
+            ("/absolute/deep", Some("real/deep")),
+            ("absolute/../real", Some("real")),
+            ("../../..", Some("")),
+            ("real/up", None),
+            ("out/secret", None),
+        ] {
+            let found = open_in_root(&place, Path::new(path)).ok().map(|file| name(&file));
+            assert_eq!(found, expected.map(|expected| root.join(expected)), "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_made_is_made_in_the_root() {
+        let (outside, root) = root();
+        let place = open(&root).unwrap();
+        make_directory_in_root(&place, Path::new("/absolute/new/deep")).unwrap();
+        assert!(root.join("real/new/deep").is_dir());
+        make_file_in_root(&place, Path::new("/absolute/new/file")).unwrap();
+        assert!(root.join("real/new/file").is_file());
+        make_file_in_root(&place, Path::new("/absolute/new/file")).unwrap();
+        make_link_in_root(&place, Path::new("file"), Path::new("/real/new/link")).unwrap();
+        assert!(root.join("real/new/link").is_file());
+        for path in ["/dangling", "/dangling/x", "/../x", "/real/new/file/x"] {
+            assert!(make_directory_in_root(&place, Path::new(path)).is_err(), "{path}");
+        }
+        // The link's target is looked for in the root, where it is not; what is made is made there.
+        let _ = make_directory_in_root(&place, Path::new("/out/x"));
+        assert!(!outside.path().join("x").exists());
+    }
+
+    #[test]
+    fn a_part_cannot_leave_its_volume() {
+        let (outside, root) = root();
+        let place = open(&root).unwrap();
+        assert_eq!(name(&open_part(&place, Path::new("real/deep")).unwrap()), root.join("real/deep"));
+        open_part(&place, Path::new("new/deep")).unwrap();
+        assert!(root.join("new/deep").is_dir());
+        for path in ["absolute", "real/up", "out/secret", "out/new", "..", "/etc", "dangling"] {
+            assert!(open_part(&place, Path::new(path)).is_err(), "{path}");
+        }
+        assert!(!outside.path().join("new").exists());
+    }
+}

@@ -9,8 +9,8 @@ use std::process::Command;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{
-    DumpableBehavior, Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, set_dumpable_behavior,
-    set_parent_process_death_signal,
+    DumpableBehavior, Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal,
+    set_dumpable_behavior, set_parent_process_death_signal,
 };
 
 use crate::sys;
@@ -57,6 +57,15 @@ impl Process {
         match pidfd_send_signal(&self.descriptor, signal) {
             Ok(()) => Ok(true),
             Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Kills it and its process group, which must be its own. For a child that was not waited for yet: until then its
+    /// number, and so its group's, means nobody else.
+    pub fn kill_group(&self) -> io::Result<()> {
+        match kill_process_group(self.pid, Signal::KILL) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }

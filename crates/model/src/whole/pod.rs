@@ -419,6 +419,9 @@ pub struct PodStatus {
     /// Its containers.
     #[serde(deserialize_with = "nullable")]
     pub container_statuses: Vec<ContainerStatus>,
+    /// Containers that were added to look at the others.
+    #[serde(deserialize_with = "nullable")]
+    pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
 words! {

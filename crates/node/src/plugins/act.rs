@@ -13,7 +13,7 @@ use super::calls::{self, AskError, RegisterError};
 use super::manager::Manager;
 use super::metrics::Outcome;
 use super::validate::validate;
-use super::view::{Entries, NodeAnswer};
+use super::view::{Driver, Entries, NodeAnswer};
 use super::world::{Holding, Registration};
 
 impl Manager {
@@ -168,7 +168,11 @@ impl Manager {
     /// Asks the driver again; what it says of this node is written by the next step.
     pub(super) async fn ask(&self, path: &Path) {
         let Some(before) = self.world().registration(path).cloned() else { return };
-        let Registration { plugin, .. } = before;
+        // Its predecessor may still answer on the connection that was made to it.
+        let plugin = match before.driver() {
+            Driver::Restarted => Plugin { client: super::connect(&before.plugin.endpoint), ..before.plugin },
+            Driver::Same | Driver::Away => before.plugin,
+        };
         let asked = SocketIdentity::of(plugin.endpoint.path()).ok();
         let (asked_at, answered) = (self.now(), self.wishes(&plugin.name));
         match calls::ask(&plugin, self.settings.verify_name).await {

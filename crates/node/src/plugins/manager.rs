@@ -147,23 +147,23 @@ impl Manager {
     }
 
     fn node_changed(&self, change: &Change<Node>) -> Vec<Wish<Subject>> {
-        let word = |node: &Arc<Node>| {
-            let meta = &node.metadata;
-            (meta.uid.clone(), meta.labels.clone(), meta.annotations.clone())
-        };
-        let (old, new) = (change.old.as_ref().map(word), change.new.as_ref().map(word));
-        if old == new {
-            return Vec::new();
-        }
-        let uid = |word: &Option<_>| word.as_ref().map(|(uid, ..): &(String, _, _)| uid.clone());
-        let mut wishes = self.wishes_of_all();
-        if uid(&old) != uid(&new) {
+        let of =
+            |node: &Option<Arc<Node>>| node.as_ref().map(|node| node.metadata.clone()).unwrap_or_default();
+        let (old, new) = (of(&change.old), of(&change.new));
+        let mut wishes = Vec::new();
+        if old.uid != new.uid {
             self.prepared.store(false, Ordering::Relaxed);
             wishes.push(wish(Subject::Node));
         }
-        // It may have been the Node that something failed for: it was not there, or said otherwise.
-        let woken = self.world().wake_all();
-        wishes.extend(woken.into_iter().map(|path| wish(Subject::Socket(path))));
+        // It may have been the Node that something failed for: it was not there, or said otherwise. Annotations are
+        // left out: a failure takes ours back, and must not wake itself by that.
+        if old.uid != new.uid || old.labels != new.labels {
+            let woken = self.world().wake_all();
+            wishes.extend(woken.into_iter().map(|path| wish(Subject::Socket(path))));
+        }
+        if (old.uid, old.labels, old.annotations) != (new.uid, new.labels, new.annotations) {
+            wishes.extend(self.wishes_of_all());
+        }
         wishes
     }
 
@@ -257,6 +257,7 @@ impl Manager {
             let view = self.world().view(path, |registration| self.facts(registration));
             let Some(view) = view else { return Outcome::Done };
             let now = self.now();
+            self.world().begin(path);
             match decide(&view, self.rules, now) {
                 Step::Register | Step::Replace => self.register(path).await,
                 Step::Deregister => self.deregister(path).await,

@@ -68,6 +68,15 @@ struct Record {
     holding: Holding,
     failures: u32,
     not_before: Option<Duration>,
+    /// Something changed since the step began that is under way: should it fail, it failed for what was before.
+    woken: bool,
+}
+
+impl Record {
+    /// What failed may go well now.
+    fn wake(&mut self) {
+        (self.failures, self.not_before, self.woken) = (0, None, true);
+    }
 }
 
 #[derive(Debug)]
@@ -94,6 +103,7 @@ impl World {
                 holding: Holding::Nothing,
                 failures: 0,
                 not_before: None,
+                woken: false,
             });
         }
         let mut changed = Vec::new();
@@ -102,7 +112,7 @@ impl World {
             if record.found.as_ref() != found {
                 record.found = found.cloned();
                 record.since = now;
-                (record.failures, record.not_before) = (0, None);
+                record.wake();
                 changed.push(path.clone());
             }
         }
@@ -117,7 +127,7 @@ impl World {
             let found = identity(registration.plugin.endpoint.path());
             if registration.now != found {
                 registration.now = found;
-                (record.failures, record.not_before) = (0, None);
+                record.wake();
                 changed.push(path.clone());
             }
         }
@@ -187,9 +197,17 @@ impl World {
         }
     }
 
-    /// A step failed. `pause` says how long to wait after so many others.
-    pub(super) fn failed(&mut self, path: &Path, now: Duration, pause: impl FnOnce(u32) -> Duration) {
+    /// A step begins.
+    pub(super) fn begin(&mut self, path: &Path) {
         if let Some(record) = self.sockets.get_mut(path) {
+            record.woken = false;
+        }
+    }
+
+    /// A step failed. `pause` says how long to wait after so many others; if something changed meanwhile, it is not
+    /// waited at all.
+    pub(super) fn failed(&mut self, path: &Path, now: Duration, pause: impl FnOnce(u32) -> Duration) {
+        if let Some(record) = self.sockets.get_mut(path).filter(|record| !record.woken) {
             record.not_before = Some(now + pause(record.failures));
             record.failures = record.failures.saturating_add(1);
         }
@@ -197,13 +215,14 @@ impl World {
 
     /// What failed may go well now. Gives the sockets that waited.
     pub(super) fn wake_all(&mut self) -> Vec<PathBuf> {
-        let waiting = self.sockets.iter_mut().filter(|(_, record)| record.not_before.is_some());
+        let mut waiting = Vec::new();
+        for (path, record) in &mut self.sockets {
+            if record.not_before.is_some() {
+                waiting.push(path.clone());
+            }
+            record.wake();
+        }
         waiting
-            .map(|(path, record)| {
-                (record.failures, record.not_before) = (0, None);
-                path.clone()
-            })
-            .collect()
     }
 
     /// Sets what came of a socket, if it is known.
@@ -263,9 +282,9 @@ impl World {
                 record.holding = Holding::Refused(identity.clone());
             }
             if matches!(record.holding, Holding::Refused(_)) {
-                (record.failures, record.not_before) = (0, None);
                 woken.push(other.clone());
             }
+            record.wake();
         }
         woken
     }

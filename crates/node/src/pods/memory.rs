@@ -266,7 +266,15 @@ impl Memories {
     }
 
     pub(super) fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
+        let memory = self.lock().remove(uid);
+        drop(memory);
+    }
+
+    /// Nothing is remembered any more, and nothing goes on beside.
+    pub(super) fn clear(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        // Not under the lock: whoever ends may want it.
+        drop(all);
     }
 
     pub(super) fn uids(&self) -> Vec<String> {

@@ -162,15 +162,13 @@ fn mounts<'a>(
 }
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
-    let one = |wanted: &wharf_model::whole::container::VolumeDevice| {
-        match mounted.volumes.get(&wanted.name) {
-            // That it is for reading only, if it is, was the driver's to see to: the device itself refuses writes.
-            Some(Place::Device { path, .. }) => {
-                Ok(ContainerDevice { source: path.clone(), target: PathBuf::from(&wanted.device_path) })
-            }
-            Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
-            None => Err(SpecError::NoVolume(wanted.name.clone())),
+    let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
+        // That it is for reading only, if it is, was the driver's to see to: the device itself refuses writes.
+        Some(Place::Device { path, .. }) => {
+            Ok(ContainerDevice { source: path.clone(), target: PathBuf::from(&wanted.device_path) })
         }
+        Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
+        None => Err(SpecError::NoVolume(wanted.name.clone())),
     };
     container.volume_devices.iter().map(one).collect()
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use wharf_linux::sandbox::{self, Namespaces, Process, Terminal, inside};
 
 use super::init;
-use super::record::{Record, SIGKILL};
+use super::record::Record;
 use super::report::{cannot_execute, code_of};
 use super::spec::TerminalSize;
 
@@ -243,12 +243,13 @@ impl Session {
         Ok(Ready { agent: said("agent"), keyboard: said("keyboard") })
     }
 
-    /// Does what the agent says: lines with a width and a height. `true` when it is gone; then the program is killed.
+    /// Does what the agent says: lines with a width and a height. `true` when it is gone; then the program is killed,
+    /// with those it started in its own group.
     fn listen(&self, mut agent: &UnixStream) -> io::Result<bool> {
         let mut bytes = [0; 4096];
         let length = agent.read(&mut bytes).unwrap_or(0);
         if length == 0 {
-            self.process.signal(SIGKILL)?;
+            self.process.kill_group()?;
             return Ok(true);
         }
         // The last one counts. One that is cut in two is as good as lost: another one comes with the next change.

@@ -207,6 +207,24 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::prelude::ProptestConfig::with_cases(64))]
+        /// However a program cuts what it writes, it comes out again as it was.
+        #[test]
+        fn what_goes_in_comes_out(runs in proptest::collection::vec((0..3_usize, 0..2 * PIECE), 0..8)) {
+            // Each write is a run of one kind: text, or an end of a line, or text that ends one.
+            let texts = ["x", "\n", "y\n"];
+            let writes: Vec<String> =
+                runs.iter().map(|&(kind, length)| if kind == 0 { "x".repeat(length) } else { texts[kind].repeat(length % 3) }).collect();
+            let (mut lines, mut log) = (Lines::new(LogStream::Stdout), Vec::new());
+            writes.iter().for_each(|text| lines.write(text.as_bytes(), AT, &mut log));
+            lines.finish(AT, &mut log);
+            let (mut printer, mut out) = (Printer::new(LogOptions::default()), Vec::new());
+            log.split(|&b| b == b'\n').for_each(|line| printer.print(line, &mut out));
+            proptest::prop_assert!(out == writes.concat().into_bytes());
+        }
+    }
+
     #[test]
     fn times_have_one_width() {
         assert_eq!(time(jiff::Timestamp::UNIX_EPOCH), "1970-01-01T00:00:00.000000000Z");

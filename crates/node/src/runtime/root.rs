@@ -47,11 +47,12 @@ impl Kept {
         let table = MountTable::parse(&table).map_err(|error| Failure::machine("mount table", error))?;
         let mut kept = Self { system: Vec::new(), devices: Vec::new(), volumes: Vec::new() };
         for path in layout::system_mounts(&table, &order.hidden) {
-            kept.system.push(along(&path, &path, READ)?);
+            // One that was unmounted since the table was read is not missed.
+            if path.try_exists().unwrap_or(false) {
+                kept.system.push(along(&path, &path, READ)?);
+            }
         }
-        if spec.rights.privileged {
-            kept.devices.push(along(Path::new("/dev"), Path::new("/dev"), MountFlags::default())?);
-        } else {
+        if !spec.rights.privileged {
             for name in DEVICES {
                 let path = Path::new("/dev").join(name);
                 kept.devices.push(along(&path, &path, DEVICES_ONLY)?);
@@ -119,10 +120,23 @@ fn along(source: &Path, target: &Path, flags: MountFlags) -> Result<Along, Failu
     Ok(Along { tree: Tree::copy(&place, flags).step(&step)?, target: target.to_owned(), is_directory })
 }
 
+/// An overlay over a directory of the host, with the directories of these names in the scratch.
+fn overlay(scratch: &Path, lower: &str, names: [&str; 2], flags: MountFlags) -> io::Result<Tree> {
+    let [upper, work] = names.map(|name| scratch.join(name));
+    let layers: [(&str, &[u8]); 3] = [
+        ("lowerdir", lower.as_bytes()),
+        ("upperdir", upper.as_os_str().as_bytes()),
+        ("workdir", work.as_os_str().as_bytes()),
+    ];
+    Tree::new("overlay", &layers, flags)
+}
+
 /// The new root, in a mount namespace of our own; not entered yet.
 pub(super) struct Root {
     /// In memory: what the container writes beside its volumes.
     scratch: Tree,
+    /// Where that is attached.
+    directory: PathBuf,
     overlay: Tree,
     /// The overlay's root, where it is attached.
     place: OwnedFd,
@@ -139,21 +153,17 @@ impl Root {
         let options: [(&str, &[u8]); 2] = [("size", size.as_bytes()), ("mode", b"0755")];
         let scratch = Tree::new("tmpfs", &options, NO_DEVICES).step("scratch")?;
         scratch.attach(inside::open(directory).step("scratch")?).step("scratch")?;
-        for (name, mode) in [("upper", 0o755), ("work", 0o755), ("root", 0o755), ("parts", 0o755)] {
-            mkdirat(&scratch, name, Mode::from_raw_mode(mode)).map_err(io::Error::from).step("scratch")?;
+        for name in ["upper", "work", "dev-upper", "dev-work", "root", "parts"] {
+            mkdirat(&scratch, name, Mode::from_raw_mode(0o755)).map_err(io::Error::from).step("scratch")?;
         }
-        let (upper, work) = (directory.join("upper"), directory.join("work"));
-        let layers: [(&str, &[u8]); 3] = [
-            ("lowerdir", b"/"),
-            ("upperdir", upper.as_os_str().as_bytes()),
-            ("workdir", work.as_os_str().as_bytes()),
-        ];
         let flags = MountFlags { no_dev: !privileged, ..MountFlags::default() };
-        let overlay = Tree::new("overlay", &layers, flags).step("overlay over the host's root")?;
+        let overlay =
+            overlay(directory, "/", ["upper", "work"], flags).step("overlay over the host's root")?;
         let place = directory.join("root");
         overlay.attach(inside::open(&place).step("root")?).step("root")?;
         let place = inside::open(&place).step("root")?;
-        Ok(Self { scratch, overlay, place, parts: Vec::new(), privileged })
+        let directory = directory.to_owned();
+        Ok(Self { scratch, directory, overlay, place, parts: Vec::new(), privileged })
     }
 
     /// Puts everything in its place.
@@ -257,15 +267,16 @@ impl Root {
         self.attach_new("sysfs", &[], sys, "/sys")
     }
 
+    /// A few devices; all of the host's with privileges, under an overlay, since `/dev` is the host's own.
     fn devices(&self, devices: &[Along]) -> Result<(), Failure> {
-        if !self.privileged {
-            self.attach_new(
-                "tmpfs",
-                &[("size", b"64m"), ("mode", b"0755")],
-                MountFlags { no_suid: true, ..NO_DEVICES },
-                "/dev",
-            )?;
-        }
+        let tree = if self.privileged {
+            overlay(&self.directory, "/dev", ["dev-upper", "dev-work"], DEVICES_ONLY)
+        } else {
+            let options: [(&str, &[u8]); 2] = [("size", b"64m"), ("mode", b"0755")];
+            Tree::new("tmpfs", &options, MountFlags { no_suid: true, ..NO_DEVICES })
+        };
+        let target = inside::make_directory_in_root(&self.place, Path::new("/dev")).step("/dev")?;
+        tree.and_then(|tree| tree.attach(target)).step("/dev")?;
         for along in devices {
             self.attach_along(along)?;
         }

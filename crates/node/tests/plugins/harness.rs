@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -13,8 +16,11 @@ use tokio::time::{sleep, timeout};
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
+use tower::Service as _;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
@@ -55,6 +61,8 @@ pub(crate) struct Agent {
     pub(crate) plugins: Plugins,
     pub(crate) health: Health,
     pub(crate) dir: TempDir,
+    /// While this is set, the agent cannot write its CSINode.
+    pub(crate) broken: Arc<AtomicBool>,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<()>>,
     beside: JoinHandle<()>,
@@ -81,8 +89,24 @@ impl Agent {
         let store = store::Store::open(&dir.path().join("api"), options).unwrap();
         let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
         api.prepare().await.unwrap();
-        let cluster = |user| Cluster::with_client(kube::Client::new(api.service(user), "default"));
-        let (admin, cluster) = (cluster(User::admin()), cluster(user));
+        let broken = Arc::<AtomicBool>::default();
+        let cluster = |user, broken: Arc<AtomicBool>| {
+            let service = api.service(user);
+            let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let writes =
+                    request.method() != http::Method::GET && request.uri().path().contains("/csinodes");
+                let breaks = writes && broken.load(Ordering::Relaxed);
+                let mut service = service.clone();
+                async move {
+                    match breaks {
+                        true => Ok(unavailable()),
+                        false => service.call(request).await,
+                    }
+                }
+            });
+            Cluster::with_client(kube::Client::new(service, "default"))
+        };
+        let (admin, cluster) = (cluster(User::admin(), Arc::default()), cluster(user, Arc::clone(&broken)));
         let beside = tokio::spawn({
             let api = api.clone();
             async move { api.run().await }
@@ -93,10 +117,20 @@ impl Agent {
             plugins: Plugins::new(),
             health: Health::new(),
             dir,
+            broken,
             stop: CancellationToken::new(),
             tasks: Vec::new(),
             beside,
         }
+    }
+
+    /// Ends the agent's parts as a crash would; those that are run from now on know nothing of them.
+    pub(crate) async fn crash(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            task.await.unwrap_err();
+        }
+        (self.plugins, self.health) = (Plugins::new(), Health::new());
     }
 
     pub(crate) fn registry(&self) -> PathBuf {
@@ -173,6 +207,11 @@ impl Agent {
     }
 }
 
+fn unavailable() -> http::Response<rest::Body> {
+    let body = Full::new(Bytes::from_static(b"{}")).map_err(|never| match never {}).boxed_unsync();
+    http::Response::builder().status(503).body(body).unwrap()
+}
+
 /// What a driver says; it may change its mind.
 #[derive(Debug, Clone)]
 pub(crate) struct Says {
@@ -210,9 +249,7 @@ impl Driver {
 
     /// Serves at a path, in a directory that is made.
     pub(crate) fn serve(&self, path: &Path) -> Served {
-        Served::at(path, |server| {
-            server.add_service(IdentityServer::new(self.clone())).add_service(NodeServer::new(self.clone()))
-        })
+        Served::at(path, None, Some(self.clone()))
     }
 }
 
@@ -229,13 +266,27 @@ impl Drop for Served {
 }
 
 impl Served {
-    fn at(path: &Path, services: impl FnOnce(&mut Server) -> tonic::transport::server::Router) -> Self {
+    fn at(path: &Path, registrar: Option<Registrar>, driver: Option<Driver>) -> Self {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         let endpoint: Endpoint = path.to_str().unwrap().parse().unwrap();
         let (listener, file) = wharf_csi::bind(&endpoint).unwrap();
         let callers = UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new));
-        let router = services(&mut Server::builder());
-        let task = tokio::spawn(async move { router.serve_with_incoming(callers).await.unwrap() });
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (registrar, driver) = (registrar.clone(), driver.clone());
+            async move {
+                let name = request.uri().path().split('/').nth(1).unwrap_or_default().to_owned();
+                match (name.as_str(), registrar, driver) {
+                    ("pluginregistration.Registration", Some(registrar), _) => {
+                        RegistrationServer::new(registrar).call(request).await
+                    }
+                    ("csi.v1.Identity", _, Some(driver)) => IdentityServer::new(driver).call(request).await,
+                    ("csi.v1.Node", _, Some(driver)) => NodeServer::new(driver).call(request).await,
+                    _ => Ok(Status::unimplemented(name).into_http()),
+                }
+            }
+        });
+        let server = Server::builder().serve_with_incoming(service, callers);
+        let task = tokio::spawn(async move { server.await.unwrap() });
         Self { _file: file, task }
     }
 }
@@ -246,7 +297,7 @@ pub(crate) struct Registrar {
     pub(crate) info: PluginInfo,
     heard: Arc<Mutex<Vec<RegistrationStatus>>>,
     /// GetInfo fails.
-    pub(crate) silent: Arc<std::sync::atomic::AtomicBool>,
+    pub(crate) silent: Arc<AtomicBool>,
 }
 
 impl Registrar {
@@ -261,17 +312,12 @@ impl Registrar {
     }
 
     pub(crate) fn serve(&self, path: &Path) -> Served {
-        Served::at(path, |server| server.add_service(RegistrationServer::new(self.clone())))
+        Served::at(path, Some(self.clone()), None)
     }
 
     /// Both behind one socket.
     pub(crate) fn serve_with(&self, path: &Path, driver: &Driver) -> Served {
-        Served::at(path, |server| {
-            server
-                .add_service(RegistrationServer::new(self.clone()))
-                .add_service(IdentityServer::new(driver.clone()))
-                .add_service(NodeServer::new(driver.clone()))
-        })
+        Served::at(path, Some(self.clone()), Some(driver.clone()))
     }
 
     pub(crate) fn heard(&self) -> Vec<RegistrationStatus> {
@@ -296,7 +342,7 @@ impl Registrar {
 #[tonic::async_trait]
 impl Registration for Registrar {
     async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
-        match self.silent.load(std::sync::atomic::Ordering::Relaxed) {
+        match self.silent.load(Ordering::Relaxed) {
             true => Err(Status::internal("not yet")),
             false => Ok(Response::new(self.info.clone())),
         }

@@ -431,3 +431,124 @@ async fn entries_are_kept_right() {
     agent.admin.patch(&Node::API, &key, None, none).await.unwrap();
     until("the annotation", || agent.node_ids()).await;
 }
+
+/// Nothing is remembered, and nothing need be: what is written is written.
+#[tokio::test]
+async fn a_restart_writes_nothing_that_is_there() {
+    let mut agent = Agent::new().await;
+    agent.run_machine(|_| {});
+    agent.run_plugins(|_| {});
+    let driver = Driver::new(DRIVER);
+    let socket = agent.dir.path().join("csi.sock");
+    let _driver = driver.serve(&socket);
+    let registrar = Registrar::new(DRIVER, &socket);
+    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    registrar.accepted().await;
+    agent.registered(DRIVER).await;
+    let before = agent.csi_node().await.unwrap();
+    agent.crash().await;
+    agent.run_machine(|_| {});
+    agent.run_plugins(|_| {});
+    agent.registered(DRIVER).await;
+    until("another yes", || async { (registrar.heard().len() == 2).then_some(()) }).await;
+    assert_eq!(agent.csi_node().await.unwrap(), before);
+
+    let mut registry = prometheus_client::registry::Registry::default();
+    agent.plugins.register_metrics(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    for line in
+        ["wharf_plugin_registrations_total{outcome=\"registered\"} 1\n", "wharf_plugins_registered 1\n"]
+    {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
+/// A server that does not answer: nothing is forgotten that was to be removed, or to be written.
+#[tokio::test]
+async fn what_the_server_did_not_take_is_written_later() {
+    let mut agent = Agent::new().await;
+    agent.run_machine(|_| {});
+    agent.run_plugins(|_| {});
+    until("the CSINode", || agent.csi_node()).await;
+    agent.broken.store(true, Ordering::Relaxed);
+    let driver = Driver::new(DRIVER);
+    let socket = agent.dir.path().join("csi.sock");
+    let _driver = driver.serve(&socket);
+    let registrar = Registrar::new(DRIVER, &socket);
+    let path = agent.registry().join("a.sock");
+    let plugin = registrar.serve(&path);
+    let error = registrar.refused().await;
+    assert!(error.contains("error updating CSINode object with CSI driver node info"), "{error}");
+    assert!(agent.plugins.get(DRIVER).is_none());
+    agent.broken.store(false, Ordering::Relaxed);
+    registrar.accepted().await;
+    agent.registered(DRIVER).await;
+
+    agent.broken.store(true, Ordering::Relaxed);
+    drop(plugin);
+    until("the plugin to go", || async { agent.plugins.get(DRIVER).is_none().then_some(()) }).await;
+    sleep(Duration::from_millis(200)).await;
+    assert!(agent.entry(DRIVER).await.is_some());
+    agent.broken.store(false, Ordering::Relaxed);
+    agent.deregistered(DRIVER).await;
+}
+
+/// A plugin may be there before the Node is.
+#[tokio::test]
+async fn a_driver_that_comes_before_its_node() {
+    let mut agent = Agent::new().await;
+    agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
+    let driver = Driver::new(DRIVER);
+    let socket = agent.dir.path().join("csi.sock");
+    let _driver = driver.serve(&socket);
+    let registrar = Registrar::new(DRIVER, &socket);
+    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    let error = registrar.refused().await;
+    assert!(error.ends_with("Node node-a is not there: it has to be registered first"), "{error}");
+    agent.run_machine(|_| {});
+    registrar.accepted().await;
+    agent.registered(DRIVER).await;
+}
+
+/// Volumes of one driver must not be handed to another that has come to its place.
+#[tokio::test]
+async fn another_driver_behind_the_same_socket() {
+    let mut agent = Agent::new().await;
+    agent.run_machine(|_| {});
+    agent.run_plugins(|_| {});
+    let socket = agent.dir.path().join("csi.sock");
+    let first = Driver::new(DRIVER).serve(&socket);
+    let registrar = Registrar::new(DRIVER, &socket);
+    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    registrar.accepted().await;
+    drop(first);
+    let second = Driver::new("b.example.com").serve(&socket);
+    agent.deregistered(DRIVER).await;
+    registrar.refused().await;
+    drop(second);
+    let _third = Driver::new(DRIVER).serve(&socket);
+    agent.registered(DRIVER).await;
+}
+
+/// A registration that fails takes back what it wrote, and that is no news to try again for.
+#[tokio::test]
+async fn a_failure_does_not_wake_itself() {
+    let mut agent = Agent::new().await;
+    agent.run_machine(|_| {});
+    agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
+    until("the CSINode", || agent.csi_node()).await;
+    let driver = Driver::new(DRIVER);
+    // The Node takes it, the CSINode does not.
+    driver.says().node_id = "i".repeat(300);
+    let socket = agent.dir.path().join("csi.sock");
+    let _driver = driver.serve(&socket);
+    let registrar = Registrar::new(DRIVER, &socket);
+    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    let error = registrar.refused().await;
+    assert!(error.contains("must be 256 characters or less"), "{error}");
+    sleep(Duration::from_millis(500)).await;
+    assert!(agent.node_ids().await.is_none());
+    // Once more at most, for the label that was new on the Node.
+    assert!(driver.says().asked <= 2, "asked {} times", driver.says().asked);
+}

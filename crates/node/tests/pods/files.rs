@@ -6,7 +6,7 @@ use wharf_model::{ConfigMap, Key, Kind as _, Secret};
 
 use crate::home::Home;
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_pod_waits_for_its_secret_and_sees_it_change() {
     let home = Home::new().await;
     home.make(&ConfigMap::API, json!({"metadata": {"name": "m"}, "data": {"color": "red"}})).await;
@@ -39,7 +39,7 @@ async fn a_pod_waits_for_its_secret_and_sees_it_change() {
     panic!("the file never changed");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_variable_that_nobody_has_yet() {
     let home = Home::new().await;
     home.pod("p", "echo $A; sleep 1000", |pod| {
@@ -56,7 +56,7 @@ async fn a_variable_that_nobody_has_yet() {
 }
 
 /// The account's token, the server's authority and the namespace, as every pod has them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn the_accounts_token() {
     let home = Home::new().await;
     let script = "cd /var/run/secrets/kubernetes.io/serviceaccount; cat namespace ca.crt; echo; \

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wharf_apiserver::access::{Access, User};
+use wharf_apiserver::access::{Pki, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::work::Gate;
@@ -31,7 +31,8 @@ pub(crate) struct Home {
     pub(crate) runtime: Runtime,
     pub(crate) root: Root,
     pub(crate) streams: Streams,
-    api: Api,
+    pub(crate) api: Api,
+    pub(crate) pki: Arc<Pki>,
     beside: tokio::task::JoinHandle<()>,
     agent: Option<Running>,
     _directory: TempDir,
@@ -59,7 +60,8 @@ impl Home {
             authority: "a certificate".to_owned(),
             ..rest::Options::default()
         };
-        let api = Api::new(store.unwrap(), Access::generate().unwrap(), options);
+        let pki = Arc::new(Pki::open_or_make(&path.join("api"), wharf_cluster::now()).unwrap());
+        let api = Api::new(store.unwrap(), pki.access().unwrap(), options);
         api.prepare().await.unwrap();
         let beside = tokio::spawn({
             let api = api.clone();
@@ -71,7 +73,7 @@ impl Home {
         let node = json!({"metadata": {"name": NODE}});
         cluster.create(&wharf_model::Node::API, None, &node).await.unwrap();
         let mut home =
-            Self { cluster, runtime, root, streams, api, beside, agent: None, _directory: directory };
+            Self { cluster, runtime, root, streams, api, pki, beside, agent: None, _directory: directory };
         home.start();
         home
     }

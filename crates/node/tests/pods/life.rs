@@ -13,7 +13,7 @@ fn ready(pod: &Value) -> bool {
     conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_pod_runs_and_goes_and_nothing_is_left() {
     let home = Home::new().await;
     home.pod("p", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
@@ -36,7 +36,7 @@ async fn a_pod_runs_and_goes_and_nothing_is_left() {
     home.told("Killing Stopping container c").await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn init_containers_sidecars_and_a_good_end() {
     let home = Home::new().await;
     let sh = |name: &str, script: &str| {
@@ -65,7 +65,7 @@ async fn init_containers_sidecars_and_a_good_end() {
     home.gone("p", uid(&pod)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn who_fails_is_started_again_after_a_pause() {
     let home = Home::new().await;
     home.pod("p", "echo once more; exit 3", |_| {}).await;
@@ -84,7 +84,7 @@ async fn who_fails_is_started_again_after_a_pause() {
     home.gone("p", uid(&pod)).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_program_that_is_not_there_and_one_that_nobody_named() {
     let home = Home::new().await;
     home.pod("absent", "", |pod| {
@@ -109,7 +109,7 @@ async fn a_program_that_is_not_there_and_one_that_nobody_named() {
     assert!(message.contains("images are not pulled"), "{message}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn probes_and_hooks() {
     let home = Home::new().await;
     home.pod("p", "touch /tmp/alive; trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
@@ -135,7 +135,7 @@ async fn probes_and_hooks() {
 }
 
 /// With grace 0 the object is gone at once; its containers end all the same, and its files go.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_pod_that_is_deleted_by_force() {
     let home = Home::new().await;
     let script = "trap '' TERM; while :; do sleep 0.1; done";

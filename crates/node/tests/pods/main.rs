@@ -5,6 +5,7 @@
 
 mod files;
 mod home;
+mod kubectl;
 mod life;
 mod restart;
 mod streams;

@@ -8,7 +8,7 @@ fn started(pod: &Value) -> Value {
     pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"].clone()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn containers_go_on_without_the_agent() {
     let mut home = Home::new().await;
     home.pod("stays", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {

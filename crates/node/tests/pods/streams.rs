@@ -32,7 +32,7 @@ impl Home {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn what_is_said_and_what_is_asked() {
     let home = Home::new().await;
     home.pod("p", "echo one; echo two >&2; sleep 0.5; echo three; sleep 1000", |_| {}).await;

@@ -136,8 +136,8 @@ async fn a_terminal_that_is_typed_at_and_prints_much_does_not_lock_up() {
 async fn dropped_it_is_killed() {
     let home = Home::new();
     let id = sleeping(&home).await;
-    let session = home.runtime.exec(&id, words(&["sleep", "987611"])).await.unwrap();
-    assert!(runs("987611"));
+    let session = home.runtime.exec(&id, words(&["sh", "-c", "sleep 987611 & wait"])).await.unwrap();
+    eventually("beginning", || runs("987611"));
     let resizer = session.resizer();
     drop(session);
     eventually("end", || !runs("987611"));

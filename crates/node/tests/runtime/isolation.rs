@@ -110,6 +110,29 @@ async fn the_usual_devices_and_no_others() {
 }
 
 #[tokio::test]
+async fn with_privileges_it_has_all_devices_and_the_host_keeps_its_own() {
+    let home = Home::new();
+    let script = "test -c /dev/loop-control && test -c /dev/pts/ptmx && mknod /dev/wharf-made c 1 5 && \
+                  head -c1 /dev/wharf-made | od -An -tx1 && echo x > /dev/shm/x && rm /dev/null && mkdir /dev/wharf-dir";
+    let mut spec = sh("a", script);
+    spec.rights.privileged = true;
+    assert_eq!(home.output(spec).await, " 00\n");
+    assert!(fs::exists("/dev/null").unwrap() && !fs::exists("/dev/wharf-made").unwrap());
+    assert!(!fs::exists("/dev/wharf-dir").unwrap());
+}
+
+#[tokio::test]
+async fn file_systems_with_programs_come_along_for_reading() {
+    let home = Home::new();
+    let place = tempfile::Builder::new().prefix("wharf-runtime-").tempdir_in("/opt").unwrap();
+    let _mounted = Mounted::tmpfs(place.path());
+    fs::write(place.path().join("file"), "seen").unwrap();
+    let script =
+        format!("cd {} && cat file; touch new 2>/dev/null && echo wrote; true", place.path().display());
+    assert_eq!(home.output(sh("a", &script)).await, "seen");
+}
+
+#[tokio::test]
 async fn device_nodes_that_it_makes_cannot_be_opened() {
     let home = Home::new();
     let volume = home.make("volume");

@@ -27,18 +27,18 @@ use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
 use wharf_node::volumes::{self, COMPONENT, Mounted, Parts, Place, Settings, Volumes};
 use wharf_testkit::{TestPool, capability};
 
-pub const NODE: &str = "node-1";
-pub const MIB: i64 = 1 << 20;
+pub(crate) const NODE: &str = "node-1";
+pub(crate) const MIB: i64 = 1 << 20;
 /// Nothing here takes so long.
 const LONG: Duration = Duration::from_secs(60);
 
 /// The ground on which managers come and go.
-pub struct Ground {
-    pub api: Api,
-    pub cluster: Cluster,
-    pub plugins: Plugins,
-    pub driver: Client,
-    pub root: Root,
+pub(crate) struct Ground {
+    pub(crate) api: Api,
+    pub(crate) cluster: Cluster,
+    pub(crate) plugins: Plugins,
+    pub(crate) driver: Client,
+    pub(crate) root: Root,
     stop: CancellationToken,
     serving: Option<std::thread::JoinHandle<()>>,
     /// Its mounts and devices go with it, and before the directory that they are in.
@@ -57,8 +57,8 @@ impl Drop for Ground {
 }
 
 /// A manager that runs; dropped it is gone, as after kill -9, and what it mounted stays.
-pub struct Agent {
-    pub volumes: Volumes,
+pub(crate) struct Agent {
+    pub(crate) volumes: Volumes,
     task: JoinHandle<()>,
 }
 
@@ -70,12 +70,12 @@ impl Drop for Agent {
 
 impl Agent {
     /// Gone, to the last task.
-    pub async fn kill(mut self) {
+    pub(crate) async fn kill(mut self) {
         self.task.abort();
         let _ = (&mut self.task).await;
     }
 
-    pub async fn mounted(&self, pod: &Pod) -> Mounted {
+    pub(crate) async fn mounted(&self, pod: &Pod) -> Mounted {
         let uid = &pod.metadata.uid;
         let all = async {
             loop {
@@ -88,25 +88,25 @@ impl Agent {
         timeout(LONG, all).await.expect("the pod's volumes")
     }
 
-    pub async fn released(&self, pod: &Pod) {
+    pub(crate) async fn released(&self, pod: &Pod) {
         timeout(LONG, self.volumes.released(&pod.metadata.uid)).await.expect("nothing of the pod is mounted");
     }
 }
 
 /// A claim's volume.
-pub struct Volume {
-    pub handle: String,
-    pub name: String,
+pub(crate) struct Volume {
+    pub(crate) handle: String,
+    pub(crate) name: String,
 }
 
 impl Volume {
-    pub fn unique(&self) -> String {
+    pub(crate) fn unique(&self) -> String {
         format!("kubernetes.io/csi/{DRIVER_NAME}^{}", self.handle)
     }
 }
 
 impl Ground {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let options = store::Options { sync: false, ..store::Options::default() };
         let store = store::Store::open(&dir.path().join("api"), options).unwrap();
@@ -126,10 +126,10 @@ impl Ground {
     }
 
     /// What the plugin manager would do.
-    pub async fn register(&self, endpoint: &Endpoint) {
+    pub(crate) async fn register(&self, endpoint: &Endpoint) {
         let request = v1::NodeGetCapabilitiesRequest::default();
         let answer = until("the driver answers", async || {
-            self.driver.node().node_get_capabilities(request.clone()).await.ok()
+            self.driver.node().node_get_capabilities(request).await.ok()
         });
         let capabilities = NodeCapabilities::of(answer.await.get_ref());
         let mut plugin = Plugin::new(DRIVER_NAME, endpoint.clone());
@@ -138,11 +138,11 @@ impl Ground {
     }
 
     /// A new life of the manager.
-    pub fn agent(&self) -> Agent {
+    pub(crate) fn agent(&self) -> Agent {
         self.agent_with(Settings::default())
     }
 
-    pub fn agent_with(&self, settings: Settings) -> Agent {
+    pub(crate) fn agent_with(&self, settings: Settings) -> Agent {
         let cluster = client(&self.api);
         let parts = Parts {
             events: Events::start(&cluster, COMPONENT, NODE),
@@ -157,26 +157,26 @@ impl Ground {
         Agent { task: tokio::spawn(volumes::run(volumes.clone(), gate)), volumes }
     }
 
-    pub async fn create<K: Kind>(&self, namespace: Option<&str>, mut body: Value) -> Value {
+    pub(crate) async fn create<K: Kind>(&self, namespace: Option<&str>, mut body: Value) -> Value {
         body["apiVersion"] = json!(K::API.api_version());
         body["kind"] = json!(K::API.kind);
         self.cluster.create(&K::API, namespace, &body).await.unwrap()
     }
 
-    pub async fn status<K: Kind>(&self, key: &Key, status: Value) {
+    pub(crate) async fn status<K: Kind>(&self, key: &Key, status: Value) {
         let patch = Patch::Merge(json!({"status": status}));
         self.cluster.patch(&K::API, key, Some("status"), patch).await.unwrap();
     }
 
     /// The driver needs no attachments.
-    pub async fn without_attach(&self) {
+    pub(crate) async fn without_attach(&self) {
         let spec =
             json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
         self.create::<CSIDriver>(None, json!({"metadata": {"name": DRIVER_NAME}, "spec": spec})).await;
     }
 
     /// A volume of the driver, a PersistentVolume and a claim, bound to each other. `fs` empty: a device.
-    pub async fn volume(&self, name: &str, mib: i64, fs: &str) -> Volume {
+    pub(crate) async fn volume(&self, name: &str, mib: i64, fs: &str) -> Volume {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(v1::CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
@@ -210,7 +210,7 @@ impl Ground {
     }
 
     /// A pod with volumes; each is mounted by a container, or is a device in it.
-    pub async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
+    pub(crate) async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
         let names: Vec<&str> =
             volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
         let mounts: Vec<Value> = names
@@ -230,12 +230,12 @@ impl Ground {
     }
 
     /// A pod with one claim, as `data`.
-    pub async fn pod_of(&self, name: &str, volume: &Volume) -> Arc<Pod> {
+    pub(crate) async fn pod_of(&self, name: &str, volume: &Volume) -> Arc<Pod> {
         self.pod(name, json!([claim("data", volume)]), &[], json!({})).await
     }
 
     /// What the attach/detach controller and the attacher would do.
-    pub async fn attach(&self, volume: &Volume) {
+    pub(crate) async fn attach(&self, volume: &Volume) {
         let name = format!("csi-{}", hash(&format!("{}{DRIVER_NAME}{NODE}", volume.handle)));
         let spec = json!({
             "attacher": DRIVER_NAME, "nodeName": NODE, "source": {"persistentVolumeName": volume.name},
@@ -247,7 +247,7 @@ impl Ground {
     }
 
     /// Waits until the Node says that exactly these are in use.
-    pub async fn in_use(&self, volumes: &[String]) {
+    pub(crate) async fn in_use(&self, volumes: &[String]) {
         until("volumesInUse", async || {
             let node = self.cluster.get::<Node>(&Key::cluster(NODE)).await.unwrap().unwrap();
             (node.status.volumes_in_use == volumes).then_some(())
@@ -256,25 +256,25 @@ impl Ground {
     }
 
     /// What is mounted beneath the root.
-    pub fn mounts(&self) -> Vec<PathBuf> {
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
         let table = Linux::new().mount_table().unwrap();
         let mounts = table.mounts().iter().filter(|mount| mount.mount_point.starts_with(self.root.path()));
         mounts.map(|mount| mount.mount_point.clone()).collect()
     }
 
     /// Waits until nothing is mounted or recorded any more.
-    pub async fn gone(&self) {
+    pub(crate) async fn gone(&self) {
         until("all is unmounted", async || self.mounts().is_empty().then_some(())).await;
         until("nothing is recorded", async || records(self.root.path()).is_empty().then_some(())).await;
     }
 
-    pub async fn claim(&self, volume: &Volume) -> PersistentVolumeClaim {
+    pub(crate) async fn claim(&self, volume: &Volume) -> PersistentVolumeClaim {
         self.cluster.get(&Key::namespaced("default", &volume.name)).await.unwrap().unwrap()
     }
 }
 
 /// Records of volumes beneath a directory.
-pub fn records(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn records(dir: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -288,12 +288,12 @@ pub fn records(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A claim as a pod's volume.
-pub fn claim(name: &str, volume: &Volume) -> Value {
+pub(crate) fn claim(name: &str, volume: &Volume) -> Value {
     json!({"name": name, "persistentVolumeClaim": {"claimName": volume.name}})
 }
 
 /// Where a volume with files is.
-pub fn directory(mounted: &Mounted, name: &str) -> PathBuf {
+pub(crate) fn directory(mounted: &Mounted, name: &str) -> PathBuf {
     match &mounted.volumes[name] {
         Place::Directory { path, .. } => path.clone(),
         place => panic!("{place:?}"),
@@ -301,7 +301,7 @@ pub fn directory(mounted: &Mounted, name: &str) -> PathBuf {
 }
 
 /// Asks until there is an answer.
-pub async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+pub(crate) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     let asking = async {
         loop {
             if let Some(answer) = ask().await {
@@ -313,7 +313,7 @@ pub async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
     timeout(LONG, asking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
 }
 
-pub fn client(api: &Api) -> Cluster {
+pub(crate) fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
 }
 

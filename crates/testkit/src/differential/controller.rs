@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::Side;
-use super::ground::{ARGS, program_of};
-use crate::{Beside, Server, TestCluster};
+use super::ground::ARGS;
+use super::place::{Place, Program};
 
 const PROGRAM: &str = "snapshot-controller";
 const CRDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crds");
@@ -19,34 +19,23 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The snapshot-controller of a side. It ends with the value.
 pub struct Controller {
     side: Side,
-    kubeconfig: PathBuf,
-    dir: PathBuf,
+    place: Place,
     log: PathBuf,
-    process: Option<Beside>,
+    process: Option<Program>,
 }
 
 impl Controller {
     /// One that does not run yet.
-    pub fn new(cluster: &TestCluster, logs: &Path, side: Side) -> Self {
-        Self {
-            side,
-            kubeconfig: cluster.kubeconfig(),
-            dir: cluster.directory().to_owned(),
-            log: logs.join(format!("{PROGRAM}-{side}.log")),
-            process: None,
-        }
+    pub fn new(place: &Place, logs: &Path, side: Side) -> Self {
+        Self { side, place: place.clone(), log: logs.join(format!("{PROGRAM}-{side}.log")), process: None }
     }
 
     /// Starts it, and once for both sides the kinds that it is about.
     pub fn start(&mut self) -> Result<(), String> {
         self.install()?;
         fs::create_dir_all(self.log.parent().unwrap_or(&self.log)).map_err(|error| error.to_string())?;
-        let kubeconfig = self.kubeconfig.display().to_string();
-        let mut args = vec!["--kubeconfig", &kubeconfig];
-        args.extend(ARGS);
-        let program = program_of(self.side, PROGRAM, &self.dir)?;
-        let env = [("POD_NAME", PROGRAM), ("POD_NAMESPACE", "default")];
-        self.process = Some(Beside::start_with(&program, &args, &env, &self.log));
+        let dir = self.place.directory();
+        self.process = Some(self.place.start(self.side, PROGRAM, &ARGS, PROGRAM, dir, &self.log)?);
         Ok(())
     }
 
@@ -57,7 +46,10 @@ impl Controller {
 
     /// Makes the kinds that are not there, and waits until they are served.
     fn install(&self) -> Result<(), String> {
-        let server = Server::connect(&self.kubeconfig)?;
+        if !self.place.is_cluster {
+            return Ok(());
+        }
+        let server = self.place.connect()?;
         for entry in fs::read_dir(CRDS).map_err(|error| format!("{CRDS}: {error}"))?.flatten() {
             let text = fs::read_to_string(entry.path()).map_err(|error| error.to_string())?;
             let kind: Value = serde_saphyr::from_str(&text).map_err(|error| error.to_string())?;

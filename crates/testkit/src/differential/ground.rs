@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::normal::{self, Names};
+use super::place::{Place, Program};
 use super::scenario::{Process, Step, substitute};
 use super::{Controller, Outcome, Scenario};
 use crate::scripted::entries;
 use crate::server::short;
-use crate::{Beside, Server, TestCluster, built, upstream};
+use crate::{Beside, Server, built};
 
 /// How long anything may take that a scenario waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -60,7 +61,7 @@ impl fmt::Display for Side {
 pub struct Ground<'a> {
     server: Server,
     controller: &'a Mutex<Controller>,
-    kubeconfig: PathBuf,
+    place: Place,
     /// Sockets and volumes.
     dir: PathBuf,
     /// Logs, which outlive the cluster.
@@ -68,15 +69,10 @@ pub struct Ground<'a> {
 }
 
 impl<'a> Ground<'a> {
-    /// Connects to the cluster; logs go to a directory of one's choice.
-    pub fn new(
-        cluster: &TestCluster,
-        logs: &Path,
-        controller: &'a Mutex<Controller>,
-    ) -> Result<Self, String> {
-        let kubeconfig = cluster.kubeconfig();
-        let (server, dir) = (Server::connect(&kubeconfig)?, cluster.directory().join("d"));
-        Ok(Self { server, controller, kubeconfig, dir, logs: logs.to_owned() })
+    /// Connects to the API of a place; logs go to a directory of one's choice.
+    pub fn new(place: &Place, logs: &Path, controller: &'a Mutex<Controller>) -> Result<Self, String> {
+        let (server, dir) = (place.connect()?, place.directory().join("d"));
+        Ok(Self { server, controller, place: place.clone(), dir, logs: logs.to_owned() })
     }
 
     /// Where a scenario's logs are.
@@ -129,7 +125,7 @@ struct Run<'a> {
     driver_name: String,
     dir: PathBuf,
     logs: PathBuf,
-    sidecars: Vec<Beside>,
+    sidecars: Vec<Program>,
     driver: Option<Beside>,
     /// The uids of what was made, with the names of the objects.
     uids: Vec<(String, String)>,
@@ -323,16 +319,15 @@ impl Run<'_> {
                 self.until("the driver listens", |_| Ok(UnixStream::connect(&socket).is_ok()))
             }
             Process::Sidecars => {
-                let (socket, kubeconfig) = (text(socket), text(self.ground.kubeconfig.clone()));
+                let socket = text(socket);
                 for program in &self.scenario.sidecars {
-                    let mut args = vec!["--csi-address", &socket, "--kubeconfig", &kubeconfig];
+                    let mut args = vec!["--csi-address", &socket];
                     args.extend(ARGS);
                     args.push("--timeout=5s");
                     args.extend(self.scenario.args.iter().map(String::as_str));
                     let log = self.logs.join(format!("{program}.log"));
-                    let file = program_of(self.side, program, &self.dir)?;
-                    let env = [("POD_NAME", self.id.as_str()), ("POD_NAMESPACE", "default")];
-                    self.sidecars.push(Beside::start_with(&file, &args, &env, &log));
+                    let place = &self.ground.place;
+                    self.sidecars.push(place.start(self.side, program, &args, &self.id, &self.dir, &log)?);
                 }
                 Ok(())
             }
@@ -346,8 +341,12 @@ impl Run<'_> {
 
     /// Whoever has ended by itself is started again, as kubelet would: upstream's sidecars end with their driver.
     fn keep_alive(&mut self) {
-        let all = self.sidecars.iter_mut().chain(&mut self.driver);
-        all.filter_map(|process| (!process.runs()).then_some(process)).for_each(Beside::restart);
+        self.sidecars.iter_mut().for_each(Program::keep_alive);
+        if let Some(driver) = &mut self.driver
+            && !driver.runs()
+        {
+            driver.restart();
+        }
     }
 
     fn until(
@@ -417,16 +416,4 @@ impl Run<'_> {
             calls: normal::calls(&names, &entries(&self.log())),
         })
     }
-}
-
-/// A side's program of this name: ours is `wharf` by another name, in a directory of one's choice.
-pub(super) fn program_of(side: Side, program: &str, dir: &Path) -> Result<PathBuf, String> {
-    if side == Side::Upstream {
-        return Ok(upstream(program));
-    }
-    let link = dir.join(program);
-    if !link.exists() {
-        std::os::unix::fs::symlink(built("wharf"), &link).map_err(|error| format!("{program}: {error}"))?;
-    }
-    Ok(link)
 }

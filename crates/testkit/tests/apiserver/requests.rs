@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use http::Request;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -68,10 +67,7 @@ mod cluster {
 }
 
 async fn client(servers: &Servers, side: Side) -> kube::Client {
-    let kubeconfig = Kubeconfig::read_from(servers.kubeconfig(side)).unwrap();
-    let config =
-        kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    kube::Client::try_from(config).unwrap()
+    wharf_testkit::connect(&servers.kubeconfig(side)).await.unwrap()
 }
 
 /// The answers as lines: code and fields.

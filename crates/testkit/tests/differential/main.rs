@@ -5,11 +5,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
 use std::time::Instant;
 
 use wharf_testkit::differential::{
-    Allowed, Comparison, Controller, Ground, Outcome, Scenario, Side, allowed, load,
+    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, load, run_all,
 };
 use wharf_testkit::{ClusterOptions, TestCluster};
 
@@ -18,10 +17,7 @@ const FILES: [(&str, &str); 3] = [
     ("resizer.yaml", include_str!("resizer.yaml")),
     ("snapshots.yaml", include_str!("snapshots.yaml")),
 ];
-/// How many scenarios run at once. They wait for most of their time.
-const WORKERS: usize = 16;
-
-type Results = BTreeMap<(usize, Side), Result<Outcome, String>>;
+type Results = BTreeMap<Side, Outcomes>;
 
 #[test]
 #[ignore = "needs a cluster and upstream's programs: make differential"]
@@ -68,9 +64,10 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let _ = std::fs::remove_dir_all(&logs);
     let began = Instant::now();
     let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
+    let place = Place::cluster(&cluster);
     let mut results = Results::new();
     for side in [Side::Upstream, Side::Ours] {
-        results.append(&mut run(&cluster, &logs, &scenarios, side));
+        results.insert(side, run_all(&place, &logs, &scenarios, side).unwrap());
         println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
     }
     drop(cluster);
@@ -110,7 +107,7 @@ fn verdict(
     allowed: &[Allowed],
     occurred: &mut [bool],
 ) -> String {
-    let (upstream, ours) = (&results[&(number, Side::Upstream)], &results[&(number, Side::Ours)]);
+    let (upstream, ours) = (&results[&Side::Upstream][&number], &results[&Side::Ours][&number]);
     let (Ok(upstream), Ok(ours)) = (upstream, ours) else {
         let told = |side: &str, result: &Result<Outcome, String>| {
             result.as_ref().err().map(|error| format!("  {side}: {error}\n")).unwrap_or_default()
@@ -127,35 +124,4 @@ fn verdict(
     }
     let differences = comparison.differences.iter().map(|it| it.to_string());
     differences.chain(missing).map(|line| format!("  {line}\n")).collect()
-}
-
-/// All of them by one side.
-fn run(cluster: &TestCluster, logs: &Path, scenarios: &[Scenario], side: Side) -> Results {
-    let controller = Mutex::new(Controller::new(cluster, logs, side));
-    if scenarios.iter().any(|scenario| scenario.controller) {
-        controller.lock().unwrap().start().unwrap();
-    }
-    let numbers = |alone: bool| -> Vec<usize> {
-        scenarios.iter().enumerate().filter(|(_, it)| it.alone == alone).map(|(number, _)| number).collect()
-    };
-    let together = numbers(false);
-    let (next, results) = (Mutex::new(together.iter()), Mutex::new(Results::new()));
-    let work = |ground: &Ground<'_>, number: usize| {
-        let result = ground.run(number, &scenarios[number], side);
-        results.lock().unwrap().insert((number, side), result);
-    };
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS.min(together.len()) {
-            scope.spawn(|| {
-                let ground = Ground::new(cluster, logs, &controller).unwrap();
-                while let Some(number) = { next.lock().unwrap().next() } {
-                    work(&ground, *number);
-                }
-            });
-        }
-    });
-    // In this thread: what is started again by it must not end with it.
-    let ground = Ground::new(cluster, logs, &controller).unwrap();
-    numbers(true).into_iter().for_each(|number| work(&ground, number));
-    results.into_inner().unwrap()
 }

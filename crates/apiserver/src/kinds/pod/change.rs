@@ -1,5 +1,7 @@
 //! What may change in a pod: images, patience, and its status.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::Value;
 use wharf_model::Time;
 
@@ -16,7 +18,7 @@ pub(super) fn on_status(pod: &mut Value, old: &Value, _: Time) {
         json::remove(metadata, "deletionTimestamp");
         json::keep(metadata, old, "ownerReferences");
     }
-    let before: Vec<Value> = json::list(old, "/status/conditions").to_vec();
+    let before = by(json::list(old, "/status/conditions"), "/type");
     let Some(status) = pod.get_mut("status") else { return };
     for field in ["qosClass", "observedGeneration"] {
         if let (None, Some(value)) = (status.get(field), old.get("status").and_then(|old| old.get(field))) {
@@ -24,12 +26,17 @@ pub(super) fn on_status(pod: &mut Value, old: &Value, _: Time) {
         }
     }
     for condition in status.get_mut("conditions").and_then(Value::as_array_mut).into_iter().flatten() {
-        let same = before.iter().find(|old| old.get("type") == condition.get("type"));
+        let same = before.get(json::text(condition, "/type"));
         let generation = same.and_then(|old| old.get("observedGeneration"));
         if let (None, Some(generation)) = (condition.get("observedGeneration"), generation) {
             condition["observedGeneration"] = generation.clone();
         }
     }
+}
+
+/// The members of a list by what they have at a place; the first of those that have the same.
+fn by<'a>(list: &'a [Value], at: &str) -> BTreeMap<&'a str, &'a Value> {
+    list.iter().rev().map(|member| (json::text(member, at), member)).collect()
 }
 
 fn annotations(pod: &Value, old: &Value) -> Option<Cause> {
@@ -81,8 +88,9 @@ pub(super) fn validate(pod: &Value, old: &Value) -> Vec<Cause> {
         _ => (),
     }
     causes.extend(tolerations(pod, old));
-    let gates = json::list(old, "/spec/schedulingGates");
-    let is_new = |gate: &&Value| !gates.iter().any(|old| old.get("name") == gate.get("name"));
+    let gates = json::list(old, "/spec/schedulingGates").iter();
+    let gates: BTreeSet<&str> = gates.map(|gate| json::text(gate, "/name")).collect();
+    let is_new = |gate: &&Value| !gates.contains(json::text(gate, "/name"));
     let added: Vec<&str> = json::list(pod, "/spec/schedulingGates")
         .iter()
         .filter(is_new)
@@ -101,10 +109,11 @@ fn tolerations(pod: &Value, old: &Value) -> Vec<Cause> {
     let without_time = |toleration: &Value| {
         let mut toleration = toleration.clone();
         json::remove(&mut toleration, "tolerationSeconds");
-        toleration
+        // As text, so that not each is compared with all.
+        toleration.to_string()
     };
-    let new = json::list(pod, "/spec/tolerations");
-    let kept = |old: &Value| new.iter().any(|toleration| without_time(toleration) == without_time(old));
+    let new: BTreeSet<String> = json::list(pod, "/spec/tolerations").iter().map(without_time).collect();
+    let kept = |old: &Value| new.contains(&without_time(old));
     if !json::list(old, "/spec/tolerations").iter().all(kept) {
         let detail = "existing toleration can not be modified except its tolerationSeconds";
         return vec![Cause::forbidden("spec.tolerations", detail)];
@@ -176,14 +185,14 @@ pub(super) fn validate_status(pod: &Value, old: &Value) -> Vec<Cause> {
     }
     causes.extend(meta::immutable(pod, old, "/status/qosClass", "status.qosClass"));
     let policy = json::text(old, "/spec/restartPolicy");
-    let new = json::list(pod, "/status/containerStatuses");
+    let new = by(json::list(pod, "/status/containerStatuses"), "/name");
     for (index, before) in json::list(old, "/status/containerStatuses").iter().enumerate() {
         let Some(code) = before.pointer("/state/terminated").map(|ended| json::number(ended, "/exitCode"))
         else {
             continue;
         };
         let may_start = policy == "Always" || (policy == "OnFailure" && code.unwrap_or_default() != 0);
-        let same = new.iter().find(|status| status.get("name") == before.get("name"));
+        let same = new.get(json::text(before, "/name"));
         if !may_start && same.is_some_and(|status| !json::has(status, "/state/terminated")) {
             let detail = "may not be transitioned to non-terminated state";
             causes.push(Cause::forbidden(&format!("status.containerStatuses[{index}].state"), detail));

@@ -217,7 +217,8 @@ fn environment(container: &Value, at: &str) -> Vec<Cause> {
 }
 
 fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
-    let devices = json::list(container, "/volumeDevices");
+    let devices = texts(container, "/volumeDevices", "/name");
+    let device_paths = texts(container, "/volumeDevices", "/devicePath");
     let at = format!("{at}.volumeMounts");
     let mut causes = Vec::new();
     let mut seen = BTreeSet::new();
@@ -237,14 +238,14 @@ fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<
         if !seen.insert(path) {
             causes.push(Cause::invalid(&field("mountPath"), &path.into(), "must be unique"));
         }
-        if devices.iter().any(|device| json::text(device, "/name") == name) {
+        if devices.contains(name) {
             causes.push(Cause::invalid(
                 &field("name"),
                 &name.into(),
                 "must not already exist in volumeDevices",
             ));
         }
-        if devices.iter().any(|device| json::text(device, "/devicePath") == path) {
+        if device_paths.contains(path) {
             let detail = "must not already exist as a path in volumeDevices";
             causes.push(Cause::invalid(&field("mountPath"), &path.into(), detail));
         }
@@ -271,8 +272,14 @@ fn mounts(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<
     causes
 }
 
+/// What the members of a list have at a place.
+fn texts<'a>(container: &'a Value, list: &str, at: &str) -> BTreeSet<&'a str> {
+    json::list(container, list).iter().map(|member| json::text(member, at)).collect()
+}
+
 fn devices(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec<Cause> {
-    let mounts = json::list(container, "/volumeMounts");
+    let mounts = texts(container, "/volumeMounts", "/name");
+    let mount_paths = texts(container, "/volumeMounts", "/mountPath");
     let mut causes = Vec::new();
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     for (index, device) in json::list(container, "/volumeDevices").iter().enumerate() {
@@ -310,14 +317,14 @@ fn devices(container: &Value, at: &str, volumes: &BTreeMap<&str, &Value>) -> Vec
         } else {
             paths.insert(path);
         }
-        if mounts.iter().any(|mount| json::text(mount, "/name") == name) {
+        if mounts.contains(name) {
             causes.push(Cause::invalid(
                 &field("name"),
                 &name.into(),
                 "must not already exist in volumeMounts",
             ));
         }
-        if mounts.iter().any(|mount| json::text(mount, "/mountPath") == path) {
+        if mount_paths.contains(path) {
             let detail = "must not already exist as a path in volumeMounts";
             causes.push(Cause::invalid(&field("devicePath"), &path.into(), detail));
         }

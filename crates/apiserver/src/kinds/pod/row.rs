@@ -1,5 +1,7 @@
 //! A pod in a table: what its containers are doing, in two words.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use wharf_model::Time;
 
@@ -19,11 +21,13 @@ pub(super) fn row(pod: &Value, now: Time) -> Vec<Value> {
         text => text.into(),
     };
     let gates = json::list(pod, "/spec/readinessGates");
-    let holds = |gate: &&Value| {
-        let mut conditions = json::list(pod, "/status/conditions").iter();
-        let condition = conditions.find(|condition| condition.get("type") == gate.get("conditionType"));
-        condition.is_some_and(|condition| json::text(condition, "/status") == "True")
-    };
+    // The first of a type counts.
+    let conditions: BTreeMap<&str, bool> = json::list(pod, "/status/conditions")
+        .iter()
+        .rev()
+        .map(|condition| (json::text(condition, "/type"), json::text(condition, "/status") == "True"))
+        .collect();
+    let holds = |gate: &&Value| conditions.get(json::text(gate, "/conditionType")) == Some(&true);
     let gates = match gates.len() {
         0 => "<none>".into(),
         all => format!("{}/{all}", gates.iter().filter(holds).count()),

@@ -183,9 +183,9 @@ pub(super) fn check_order(elements: Elements, patch: &[Value], order: &[Value]) 
             // It stands for no element, but upstream wants it before the last one.
             Some(_) => !rest.as_slice().is_empty(),
             None => {
-                let mut found = false;
+                let (mut found, text) = (false, text_of(element, key)?);
                 for wanted in rest.by_ref() {
-                    if text_of(wanted, key)? == text_of(element, key)? {
+                    if text_of(wanted, key)? == text {
                         found = true;
                         break;
                     }

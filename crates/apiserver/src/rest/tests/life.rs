@@ -240,6 +240,29 @@ async fn users_and_their_questions() {
 }
 
 #[tokio::test]
+async fn a_collection_goes_many_at_a_time_and_is_told_in_its_order() {
+    let server = Server::start().await;
+    for number in 0..200 {
+        let color = if number % 4 == 0 { "blue" } else { "red" };
+        server.make(CONFIGS, config(&format!("c{number:03}"), color)).await;
+    }
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let red = names(&server.get(&format!("{CONFIGS}?labelSelector=color%3Dred")).await.body);
+    assert_eq!(red.len(), 150);
+    let deleted = server.delete(&format!("{CONFIGS}?labelSelector=color%3Dred")).await;
+    assert_eq!((deleted.code, names(&deleted.body)), (200, red));
+    assert_eq!(names(&server.get(CONFIGS).await.body).len(), 50);
+    // None of those that are refused goes, and the refusal is the answer.
+    let refused =
+        server.ask("DELETE", CONFIGS, JSON, json!({"preconditions": {"uid": "somebody-else"}})).await;
+    assert_eq!(refused.code, 409, "{}", refused.body);
+    assert_eq!(names(&server.get(CONFIGS).await.body).len(), 50);
+}
+
+#[tokio::test]
 async fn every_namespace_has_the_servers_authority_for_its_pods() {
     let store = store::Options { sync: false, ..store::Options::default() };
     let options = Options { authority: "a certificate".into(), ..Options::default() };

@@ -78,21 +78,22 @@ async fn which_socket_it_is() {
     let socket = |world: &World| world.view(&path, facts).map(|view| view.socket);
     assert_eq!(socket(&world), None);
 
-    assert_eq!(world.saw(&sockets(&first), at(1)), [path.clone()]);
+    assert_eq!(world.saw(&sockets(&first), at(1)), std::slice::from_ref(&path));
     assert_eq!(socket(&world), Some(Socket::New { since: at(1) }));
     assert!(world.saw(&sockets(&first), at(2)).is_empty(), "nothing new");
 
+    world.begin(&path);
     world.hold(&path, Holding::Refused(first.clone()));
     world.failed(&path, at(2), |failures| at(u64::from(failures) + 1));
     world.failed(&path, at(3), |failures| at(u64::from(failures) + 1));
     let view = world.view(&path, facts).unwrap();
     assert_eq!((view.socket, view.not_before), (Socket::Same, Some(at(5))), "pauses grow");
 
-    assert_eq!(world.saw(&sockets(&second), at(4)), [path.clone()]);
+    assert_eq!(world.saw(&sockets(&second), at(4)), std::slice::from_ref(&path));
     let view = world.view(&path, facts).unwrap();
     assert_eq!((view.socket, view.not_before), (Socket::New { since: at(4) }, None), "made anew: no pause");
 
-    assert_eq!(world.saw(&Sockets::new(), at(6)), [path.clone()]);
+    assert_eq!(world.saw(&Sockets::new(), at(6)), std::slice::from_ref(&path));
     assert_eq!(socket(&world), Some(Socket::Gone { since: at(6) }));
     assert!(world.saw(&Sockets::new(), at(7)).is_empty());
     assert_eq!(socket(&world), Some(Socket::Gone { since: at(6) }), "gone since it was first seen to be");
@@ -155,7 +156,7 @@ async fn one_socket_has_a_name() {
     assert_eq!((view.socket, view.held), (Socket::Same, Held::Superseded));
     assert!(world.registered().is_empty());
 
-    assert_eq!(world.release(&b, name), [a.clone()], "who waits for the name is woken");
+    assert_eq!(world.release(&b, name), std::slice::from_ref(&a), "who waits for the name is woken");
     assert_eq!(world.view(&a, facts).unwrap().held, Held::Refused);
     assert!(world.is_free_for(&a, name));
 }
@@ -166,11 +167,13 @@ async fn what_waits_is_woken() {
     let (a, b) = (PathBuf::from("/r/a.sock"), PathBuf::from("/r/b.sock"));
     let mut world = World::default();
     world.saw(&Sockets::from([(a.clone(), files.make("a")), (b.clone(), files.make("b"))]), at(1));
+    world.begin(&a);
     world.failed(&a, at(1), |_| at(60));
-    assert_eq!(world.wake_all(), [a.clone()]);
+    assert_eq!(world.wake_all(), std::slice::from_ref(&a));
     assert_eq!(world.view(&a, facts).unwrap().not_before, None);
     assert!(world.wake_all().is_empty());
 
+    world.begin(&b);
     world.hold(&b, Holding::Leaving("a.example.com".into()));
     world.failed(&b, at(2), |failures| at(u64::from(failures)));
     world.succeeded(&b);
@@ -181,4 +184,30 @@ async fn what_waits_is_woken() {
         (Held::Leaving, Some(at(2))),
         "failures before a success are forgotten"
     );
+}
+
+/// A name that became free while somebody was being refused it: the refusal is of before.
+#[tokio::test]
+async fn what_changes_while_a_step_runs_is_not_missed() {
+    let files = Files::new();
+    let (a, b) = (PathBuf::from("/r/a.sock"), PathBuf::from("/r/b.sock"));
+    let sockets = Sockets::from([(a.clone(), files.make("a")), (b.clone(), files.make("b"))]);
+    let mut world = World::default();
+    world.saw(&sockets, at(1));
+    world.claim(&a, "a.example.com", version("1.0.0")).unwrap();
+    let not_before = |world: &World| world.view(&b, facts).unwrap().not_before;
+    let fail = |world: &mut World| world.failed(&b, at(2), |_| at(600));
+    type Row<'a> = (&'a str, &'a dyn Fn(&mut World));
+    let sooner: [Row<'_>; 4] = [
+        ("the name", &|world| assert!(world.release(&a, "a.example.com").is_empty())),
+        ("anything", &|world| assert!(world.wake_all().is_empty())),
+        ("the socket", &|world| assert!(!world.saw(&Sockets::new(), at(2)).is_empty())),
+        ("nothing", &|_| {}),
+    ];
+    for (what, change) in sooner {
+        world.begin(&b);
+        change(&mut world);
+        fail(&mut world);
+        assert_eq!(not_before(&world).is_some(), what == "nothing", "{what}");
+    }
 }

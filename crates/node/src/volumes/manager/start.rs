@@ -20,7 +20,7 @@ impl Manager {
     pub(super) async fn start(&self) {
         let mut failures = 0;
         loop {
-            match self.disk.run(|here| reconstruct::scan(here)).await {
+            match self.disk.run(reconstruct::scan).await {
                 Ok(scan) => {
                     let found = self.judge(&scan).await;
                     return self.take_over(&scan.pods, found).await;
@@ -92,7 +92,7 @@ impl Manager {
     pub(super) async fn keep_stuck(&self) {
         while !self.world().stuck.is_empty() {
             sleep(STUCK_AGAIN).await;
-            let found = match self.disk.run(|here| reconstruct::scan(here)).await {
+            let found = match self.disk.run(reconstruct::scan).await {
                 Ok(scan) => self.judge(&scan).await,
                 Err(error) => {
                     tracing::warn!(%error, "cannot look for volumes of an earlier life");

@@ -1,0 +1,127 @@
+//! What was found, in words: a section of bench/RESULTS.md.
+
+use std::fmt::Write as _;
+
+use crate::{CLIENTS, Size};
+
+/// All that was measured of one side.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    /// Seconds to ready, empty.
+    pub(crate) first: f64,
+    /// Seconds to ready after kill -9, with all volumes.
+    pub(crate) again: f64,
+    /// Writes a second.
+    pub(crate) alone: f64,
+    pub(crate) together: f64,
+    /// Milliseconds of processor for one of these.
+    pub(crate) cpu: f64,
+    /// Seconds.
+    pub(crate) list: f64,
+    /// Milliseconds.
+    pub(crate) latency: (f64, f64),
+    /// MiB.
+    pub(crate) memory_empty: f64,
+    pub(crate) memory_full: f64,
+    pub(crate) memory_again: f64,
+}
+
+impl Found {
+    /// The better of two in each: others may work on the machine.
+    pub(crate) fn better(self, other: Self) -> Self {
+        Self {
+            first: self.first.min(other.first),
+            again: self.again.min(other.again),
+            alone: self.alone.max(other.alone),
+            together: self.together.max(other.together),
+            cpu: self.cpu.min(other.cpu),
+            list: self.list.min(other.list),
+            latency: (self.latency.0.min(other.latency.0), self.latency.1.min(other.latency.1)),
+            memory_empty: self.memory_empty.min(other.memory_empty),
+            memory_full: self.memory_full.min(other.memory_full),
+            memory_again: self.memory_again.min(other.memory_again),
+        }
+    }
+}
+
+/// What was asked for.
+enum Goal {
+    /// At most this.
+    AtMost(f64),
+    /// At least so many times upstream's.
+    Times(f64),
+    /// At most one part of so many of upstream's.
+    Part(f64),
+    None,
+}
+
+fn verdict(goal: &Goal, upstream: Option<f64>, ours: f64) -> String {
+    let met = |is: bool| if is { "met" } else { "missed" };
+    match (goal, upstream) {
+        (Goal::AtMost(most), _) => format!("at most {most} ({})", met(ours <= *most)),
+        (Goal::Times(times), Some(theirs)) => {
+            format!("{times:.0} times upstream: {:.1} ({})", ours / theirs, met(ours >= theirs * times))
+        }
+        (Goal::Part(part), Some(theirs)) => {
+            format!("1/{part:.0} of upstream: 1/{:.1} ({})", theirs / ours, met(ours * part <= theirs))
+        }
+        (Goal::None | Goal::Times(_) | Goal::Part(_), _) => "-".to_owned(),
+    }
+}
+
+fn figure(value: f64) -> String {
+    match value {
+        value if value >= 100.0 => format!("{value:.0}"),
+        value if value >= 10.0 => format!("{value:.1}"),
+        value => format!("{value:.2}"),
+    }
+}
+
+/// The section.
+pub(crate) fn section(upstream: Option<&Found>, ours: &Found, size: &Size) -> String {
+    let volumes = size.volumes;
+    type Of = fn(&Found) -> f64;
+    let rows: [(String, Of, Goal); 11] = [
+        ("start to ready, empty (ms)".into(), |it| it.first * 1e3, Goal::AtMost(100.0)),
+        (
+            format!("start to ready after kill -9, with {volumes} volumes (ms)"),
+            |it| it.again * 1e3,
+            Goal::AtMost(200.0),
+        ),
+        ("durable writes a second, 1 client".into(), |it| it.alone, Goal::None),
+        (format!("durable writes a second, {CLIENTS} clients"), |it| it.together, Goal::Times(3.0)),
+        ("processor for one of these writes (ms)".into(), |it| it.cpu, Goal::None),
+        (format!("list of {volumes} volumes (ms)"), |it| it.list * 1e3, Goal::None),
+        (format!("write to event, {} watchers, median (ms)", size.watchers), |it| it.latency.0, Goal::None),
+        (
+            format!("write to event, {} watchers, 99th percentile (ms)", size.watchers),
+            |it| it.latency.1,
+            Goal::None,
+        ),
+        ("RSS, empty (MiB)".into(), |it| it.memory_empty, Goal::Part(10.0)),
+        (format!("RSS, {volumes} volumes, after all of that (MiB)"), |it| it.memory_full, Goal::Part(6.0)),
+        (format!("RSS, started with {volumes} volumes (MiB)"), |it| it.memory_again, Goal::Part(6.0)),
+    ];
+    let mut text = format!(
+        "## The API server\n\n\
+         One run of `bench/apiserver.sh` on {} processors, which servers and clients share. `wharf apiserver` against\n\
+         kube-apiserver 1.34 and etcd 3.6 with fsync, on the same disk, by turns; the better of {} rounds. Clients speak TLS and\n\
+         JSON, each on a connection of its own. A write is a ConfigMap of 1 KiB, durable when it is answered. Memory and processor\n\
+         are those of all processes of a side.\n\n\
+         | what | upstream | wharf | goal |\n|---|---|---|---|\n",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        size.rounds,
+    );
+    for (what, of, goal) in rows {
+        let theirs = upstream.map(of);
+        let shown = theirs.map_or("-".to_owned(), figure);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {what} | {shown} | {} | {} |",
+            figure(of(ours)),
+            verdict(&goal, theirs, of(ours))
+        );
+    }
+    text
+}

@@ -1,0 +1,384 @@
+//! Requests at random: paths, parameters, headers and bodies that are near to what the server knows.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+/// What a client sends.
+#[derive(Debug, Clone)]
+pub(crate) struct Sent {
+    /// Who sends it.
+    pub(crate) user: u8,
+    pub(crate) method: &'static str,
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+const COLLECTIONS: &[&str] = &[
+    "/api/v1/namespaces/default/pods",
+    "/api/v1/namespaces/default/persistentvolumeclaims",
+    "/api/v1/namespaces/default/secrets",
+    "/api/v1/namespaces/default/configmaps",
+    "/api/v1/namespaces/default/events",
+    "/api/v1/namespaces/default/serviceaccounts",
+    "/api/v1/persistentvolumes",
+    "/api/v1/namespaces",
+    "/api/v1/nodes",
+    "/api/v1/pods",
+    "/apis/events.k8s.io/v1/namespaces/default/events",
+    "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/csidrivers",
+    "/apis/storage.k8s.io/v1/csinodes",
+    "/apis/storage.k8s.io/v1/volumeattachments",
+    "/apis/storage.k8s.io/v1/volumeattributesclasses",
+    "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities",
+    "/apis/coordination.k8s.io/v1/namespaces/default/leases",
+    "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
+    "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents",
+    "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses",
+    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+    "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+    "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+    "/apis/authentication.k8s.io/v1/tokenreviews",
+    "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+];
+const BELOW: &[&str] =
+    &["", "", "", "", "/status", "/binding", "/eviction", "/token", "/finalize", "/log", "/exec", "/scale"];
+const PAGES: &[&str] = &[
+    "/",
+    "/api",
+    "/apis",
+    "/apis/storage.k8s.io",
+    "/api/v1",
+    "/version",
+    "/healthz",
+    "/openapi/v3",
+    "/openapi/v3/api/v1",
+    "/openapi/v2",
+    "/.well-known/openid-configuration",
+    "/apis/storage.k8s.io/v1beta1/csinodes",
+    "/api/v1/watch/pods",
+];
+const MEDIA: &[&str] = &[
+    "application/json",
+    "application/json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/json-patch+json",
+    "application/apply-patch+yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/yaml",
+    "text/plain; charset=\"",
+];
+const ACCEPT: &[&str] = &[
+    "*/*",
+    "application/json",
+    "application/json;as=Table;g=meta.k8s.io;v=v1,application/json",
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+    "application/vnd.kubernetes.protobuf",
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+    ";;;=,,q=2",
+];
+const PARAMETERS: &[&str] = &[
+    "labelSelector",
+    "fieldSelector",
+    "limit",
+    "continue",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "watch",
+    "allowWatchBookmarks",
+    "sendInitialEvents",
+    "timeoutSeconds",
+    "dryRun",
+    "fieldValidation",
+    "fieldManager",
+    "pretty",
+    "propagationPolicy",
+    "gracePeriodSeconds",
+    "orphanDependents",
+    "includeObject",
+];
+const VALUES: &[&str] = &[
+    "",
+    "true",
+    "0",
+    "1",
+    "-1",
+    "9223372036854775807",
+    "18446744073709551616",
+    "All",
+    "Strict",
+    "Exact",
+    "NotOlderThan",
+    "Background",
+    "Foreground",
+    "a=b",
+    "a in (b,c),!d",
+    "a notin (",
+    "a==b,c!=d,e>1,f<x",
+    "spec.nodeName=n1",
+    "metadata.name=a",
+    "metadata.name!=a,status.phase=\\,",
+    "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0",
+    "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiLi4ifQ",
+    "%00%ff",
+];
+/// What objects are made of.
+const FIELDS: &str = "\
+    kind apiVersion metadata name generateName namespace uid resourceVersion generation labels \
+    annotations finalizers ownerReferences deletionTimestamp controller spec status data stringData \
+    binaryData immutable type containers initContainers image env envFrom ports resources limits \
+    requests storage volumes volumeMounts volumeDevices mountPath persistentVolumeClaim claimName \
+    ephemeral emptyDir hostPath secret projected sources csi driver volumeHandle accessModes capacity \
+    storageClassName volumeName volumeMode dataSource dataSourceRef claimRef nodeAffinity required \
+    nodeSelectorTerms matchExpressions matchLabels key operator values selector reclaimPolicy \
+    persistentVolumeReclaimPolicy provisioner parameters allowedTopologies mountOptions tolerations \
+    affinity topologySpreadConstraints schedulingGates nodeName conditions phase drivers nodeID \
+    allocatable count topologyKeys attacher source persistentVolumeName inlineVolumeSpec holderIdentity \
+    renewTime leaseDurationSeconds involvedObject reason message firstTimestamp eventTime series \
+    deletionPolicy volumeSnapshotRef snapshotHandle resourceAttributes token audiences boundObjectRef \
+    $patch $retainKeys $setElementOrder/containers $deleteFromPrimitiveList/finalizers op path from \
+    value add securityContext terminationMessagePath livenessProbe exec command httpGet port items \
+    lastTransitionTime deletionGracePeriodSeconds";
+const TEXTS: &[&str] = &[
+    "",
+    "a",
+    "default",
+    "v1",
+    "1Gi",
+    "-1",
+    "1e99",
+    "0.1",
+    "1.5Gi",
+    "2020-01-01T00:00:00Z",
+    "2020-13-01T00:00:00.5+99:99",
+    "ReadWriteOnce",
+    "Filesystem",
+    "Block",
+    "Always",
+    "In",
+    "Exists",
+    "kubernetes.io/pvc-protection",
+    "delete",
+    "replace",
+    "/spec/a",
+    "/metadata/labels/-",
+    "YQ==",
+    "not base64",
+    "a/b/c",
+    "..",
+    "~",
+    "\u{0}",
+    "ü\u{1F600}",
+    "n1",
+    "Delete",
+    "Retain",
+];
+
+fn text() -> impl Strategy<Value = String> {
+    prop_oneof![
+        4 => prop::sample::select(TEXTS).prop_map(str::to_owned),
+        1 => any::<String>(),
+        1 => "[a-z]{1,5}".prop_map(|text| text.repeat(60)),
+    ]
+}
+
+fn json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        2 => text().prop_map(Value::from),
+        1 => Just(Value::Null),
+        1 => any::<bool>().prop_map(Value::from),
+        1 => prop::sample::select(vec![0_i64, 1, -1, 65536, i64::MAX, i64::MIN]).prop_map(Value::from),
+        1 => any::<f64>().prop_map(Value::from),
+    ];
+    leaf.prop_recursive(5, 40, 5, |inner| {
+        let key = prop_oneof![8 => prop::sample::select(FIELDS.split(' ').collect::<Vec<_>>()).prop_map(str::to_owned), 1 => text()];
+        prop_oneof![
+            1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            3 => prop::collection::vec((key, inner), 0..6)
+                .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+        ]
+    })
+}
+
+/// What would do, and where, but for the places that are then changed.
+fn sound() -> Vec<(&'static str, Value)> {
+    let claim = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let container = json!({
+        "name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}],
+        "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "2"}},
+    });
+    let pod = json!({
+        "containers": [container], "tolerations": [{"key": "k", "operator": "Exists"}], "nodeName": "n1",
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "a"}}, {"name": "w", "emptyDir": {}}],
+    });
+    let term = json!({"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]});
+    let volume = json!({
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "csi": {"driver": "d", "volumeHandle": "h"},
+        "claimRef": {"namespace": "default", "name": "a"},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    });
+    let drivers = json!([{"name": "d", "nodeID": "n", "topologyKeys": ["k"], "allocatable": {"count": 1}}]);
+    let attachment = json!({"attacher": "d", "nodeName": "n1", "source": {"persistentVolumeName": "a"}});
+    let lease =
+        json!({"holderIdentity": "h", "leaseDurationSeconds": 1, "renewTime": "2020-01-01T00:00:00.000000Z"});
+    let snapshot = json!({"volumeSnapshotClassName": "a", "source": {"persistentVolumeClaimName": "a"}});
+    let topologies = json!([{"matchLabelExpressions": [{"key": "k", "values": ["v"]}]}]);
+    let class = json!({"provisioner": "d", "parameters": {"a": "b"}, "allowedTopologies": topologies});
+    let about = json!({"kind": "Pod", "namespace": "default", "name": "a"});
+    let event = json!({"involvedObject": about, "reason": "R", "message": "m", "type": "Normal"});
+    let object = |spec: Value| json!({"metadata": {"name": "a", "labels": {"a": "b"}}, "spec": spec});
+    let plain = |fields: Value| {
+        let mut object = json!({"metadata": {"name": "a", "finalizers": ["a/b"]}});
+        object.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        object
+    };
+    let here = "/api/v1/namespaces/default";
+    let of = |plural: &str| -> &'static str {
+        COLLECTIONS.iter().find(|path| path.starts_with(here) && path.ends_with(plural)).unwrap()
+    };
+    vec![
+        (of("/persistentvolumeclaims"), object(claim)),
+        (of("/pods"), object(pod)),
+        (of("/secrets"), plain(json!({"data": {"a": "YQ=="}, "type": "Opaque"}))),
+        (of("/configmaps"), plain(json!({"data": {"a": "b"}}))),
+        (of("/events"), plain(event)),
+        ("/api/v1/persistentvolumes", object(volume)),
+        ("/api/v1/nodes", object(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]}))),
+        ("/apis/storage.k8s.io/v1/csinodes", object(json!({"drivers": drivers}))),
+        ("/apis/storage.k8s.io/v1/volumeattachments", object(attachment)),
+        ("/apis/storage.k8s.io/v1/storageclasses", plain(class)),
+        ("/apis/coordination.k8s.io/v1/namespaces/default/leases", object(lease)),
+        ("/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots", object(snapshot)),
+    ]
+}
+
+/// All places of a value.
+fn places(value: &Value, at: &str, out: &mut Vec<String>) {
+    out.push(at.to_owned());
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| {
+            places(value, &format!("{at}/{}", key.replace('~', "~0").replace('/', "~1")), out);
+        }),
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(index, value)| places(value, &format!("{at}/{index}"), out))
+        }
+        _ => {}
+    }
+}
+
+/// An object with so much of it changed.
+fn changed(mut object: Value, changes: Vec<(prop::sample::Index, Value)>) -> Vec<u8> {
+    for (index, value) in changes {
+        let mut all = Vec::new();
+        places(&object, "", &mut all);
+        if let Some(place) = object.pointer_mut(&all[index.index(all.len())]) {
+            *place = value;
+        }
+    }
+    object.to_string().into_bytes()
+}
+
+fn changes() -> impl Strategy<Value = Vec<(prop::sample::Index, Value)>> {
+    prop::collection::vec((any::<prop::sample::Index>(), json()), 0..3)
+}
+
+fn body() -> impl Strategy<Value = Vec<u8>> {
+    let protobuf = (
+        prop::sample::select(vec!["Pod", "ConfigMap", "Event", "PersistentVolumeClaim", "DeleteOptions"]),
+        any::<Vec<u8>>(),
+    )
+        .prop_map(|(kind, raw)| {
+            let mut of = vec![0x0a, 2, b'v', b'1', 0x12, kind.len() as u8];
+            of.extend_from_slice(kind.as_bytes());
+            let mut body = b"k8s\0".to_vec();
+            body.extend([0x0a, of.len() as u8]);
+            body.extend(of);
+            body.extend([0x12, raw.len().min(127) as u8]);
+            body.extend(raw.into_iter().take(127));
+            body
+        });
+    prop_oneof![
+        3 => json().prop_map(|value| value.to_string().into_bytes()),
+        1 => prop::collection::vec(json(), 0..4).prop_map(|list| Value::from(list).to_string().into_bytes()),
+        1 => any::<Vec<u8>>(),
+        1 => protobuf,
+        1 => Just(Vec::new()),
+    ]
+}
+
+fn query() -> impl Strategy<Value = String> {
+    let value = prop_oneof![3 => prop::sample::select(VALUES).prop_map(str::to_owned), 1 => any::<String>()];
+    prop::collection::vec((prop::sample::select(PARAMETERS), value), 0..4).prop_map(|pairs| {
+        let escaped = |text: &str| {
+            text.bytes()
+                .map(|byte| {
+                    if byte.is_ascii_alphanumeric() || b"%-_.".contains(&byte) {
+                        char::from(byte).to_string()
+                    } else {
+                        format!("%{byte:02x}")
+                    }
+                })
+                .collect::<String>()
+        };
+        pairs.iter().map(|(name, value)| format!("{name}={}", escaped(value))).collect::<Vec<_>>().join("&")
+    })
+}
+
+fn path() -> impl Strategy<Value = String> {
+    let name =
+        prop_oneof![4 => Just("a".to_owned()), 1 => "[a-zA-Z%.0-9-]{0,6}", 1 => Just("%2e%2e%2f".to_owned())];
+    let object = (prop::sample::select(COLLECTIONS), name, prop::sample::select(BELOW))
+        .prop_map(|(collection, name, below)| format!("{collection}/{name}{below}"));
+    prop_oneof![
+        4 => prop::sample::select(COLLECTIONS).prop_map(str::to_owned),
+        6 => object,
+        1 => prop::sample::select(PAGES).prop_map(str::to_owned),
+        1 => "(/[a-z0-9.%*]{0,8}){1,7}",
+    ]
+}
+
+/// Requests that would be done, but for what is changed in their bodies.
+fn sensible() -> impl Strategy<Value = Sent> {
+    let how = prop::sample::select(vec![
+        ("POST", "", "application/json"),
+        ("PUT", "/a", "application/json"),
+        ("PUT", "/a/status", "application/json"),
+        ("PATCH", "/a", "application/merge-patch+json"),
+        ("PATCH", "/a", "application/strategic-merge-patch+json"),
+        ("PATCH", "/a/status", "application/strategic-merge-patch+json"),
+        ("DELETE", "/a", "application/json"),
+        ("GET", "", "application/json"),
+    ]);
+    let query = prop_oneof![3 => Just(String::new()), 1 => query()];
+    let accept = prop::sample::select(&ACCEPT[..3]);
+    (prop::sample::select(sound()), changes(), how, query, accept).prop_map(
+        |((collection, object), changes, (method, below, media), query, accept)| {
+            let body = if matches!(method, "GET" | "DELETE") { Vec::new() } else { changed(object, changes) };
+            let headers = vec![("content-type", media.to_owned()), ("accept", accept.to_owned())];
+            Sent { user: 2, method, path: format!("{collection}{below}?{query}"), headers, body }
+        },
+    )
+}
+
+/// Any request: most of them nearly make sense.
+pub(crate) fn sent() -> impl Strategy<Value = Sent> {
+    prop_oneof![2 => sensible(), 1 => any_sent()]
+}
+
+fn any_sent() -> impl Strategy<Value = Sent> {
+    let method = prop::sample::select(vec![
+        "GET", "GET", "POST", "POST", "POST", "PUT", "PUT", "PATCH", "PATCH", "PATCH", "DELETE", "HEAD",
+        "OPTIONS", "TRACE",
+    ]);
+    let media = prop_oneof![6 => prop::sample::select(MEDIA).prop_map(str::to_owned), 1 => "[ -~]{0,20}"];
+    let accept = prop_oneof![6 => prop::sample::select(ACCEPT).prop_map(str::to_owned), 1 => "[ -~]{0,20}"];
+    (0..4_u8, method, path(), query(), media, accept, body()).prop_map(
+        |(user, method, path, query, media, accept, body)| {
+            let path = if query.is_empty() { path } else { format!("{path}?{query}") };
+            Sent { user, method, path, headers: vec![("content-type", media), ("accept", accept)], body }
+        },
+    )
+}

@@ -1,0 +1,325 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+/// Over a value, other values at JSON pointers; `null` removes.
+fn with(mut value: Value, changes: &Value) -> Value {
+    for (path, change) in changes.as_object().unwrap() {
+        let (parent, field) = path.rsplit_once('/').unwrap();
+        let parent = parent.split('/').skip(1).fold(&mut value, |value, part| &mut value[part]);
+        parent[field] = change.clone();
+    }
+    value
+}
+
+/// A claim for 1Gi of class `c`, with these changes.
+fn claim(changes: Value) -> PersistentVolumeClaim {
+    let claim = json!({
+        "metadata": {"name": "claim", "namespace": "ns", "uid": "uid"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "c", "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    serde_json::from_value(with(claim, &changes)).unwrap()
+}
+
+/// An available volume that fits it, with these changes.
+fn volume(name: &str, changes: Value) -> PersistentVolume {
+    let volume = json!({
+        "metadata": {"name": name, "labels": {"zone": "a"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "c", "capacity": {"storage": "1Gi"}},
+        "status": {"phase": "Available"},
+    });
+    serde_json::from_value(with(volume, &changes)).unwrap()
+}
+
+fn reference(name: &str, uid: &str) -> Value {
+    json!({"namespace": "ns", "name": name, "uid": uid})
+}
+
+fn chosen(claim: &PersistentVolumeClaim, volumes: &[PersistentVolume], seeker: Seeker<'_>) -> Option<String> {
+    let found = best(claim, volumes, seeker).map(|volume| volume.metadata.name.clone());
+    // The order in which volumes are told makes no difference.
+    let turned = best(claim, volumes.iter().rev(), seeker).map(|volume| volume.metadata.name.clone());
+    assert_eq!(found, turned);
+    found
+}
+
+const BINDER: Seeker<'_> = Seeker::Binder { delayed: false };
+const DELAYED: Seeker<'_> = Seeker::Binder { delayed: true };
+
+/// co.md 1.1 "findBestMatch": each requirement by itself, for binder and scheduler.
+#[test]
+fn what_fits() {
+    let fits = json!({});
+    let selector = json!({"/spec/selector": {"matchLabels": {"zone": "a"}}});
+    for (rule, claim_is, volume_is, expected) in [
+        ("all as asked", json!({}), fits.clone(), true),
+        ("larger", json!({}), json!({"/spec/capacity/storage": "2Gi"}), true),
+        ("smaller", json!({}), json!({"/spec/capacity/storage": "1023Mi"}), false),
+        ("no size", json!({}), json!({"/spec/capacity": {}}), false),
+        ("no size asked for", json!({"/spec/resources": {}}), json!({"/spec/capacity": {}}), true),
+        ("more modes", json!({}), json!({"/spec/accessModes": ["ReadOnlyMany", "ReadWriteOnce"]}), true),
+        ("another mode", json!({}), json!({"/spec/accessModes": ["ReadWriteMany"]}), false),
+        (
+            "a mode is missing",
+            json!({"/spec/accessModes": ["ReadWriteOnce", "ReadOnlyMany"]}),
+            fits.clone(),
+            false,
+        ),
+        (
+            "modes nobody knows are not the same",
+            json!({"/spec/accessModes": ["New"]}),
+            json!({"/spec/accessModes": ["Other"]}),
+            false,
+        ),
+        ("Filesystem is what nobody says", json!({"/spec/volumeMode": "Filesystem"}), fits.clone(), true),
+        ("Block for none", json!({"/spec/volumeMode": "Block"}), fits.clone(), false),
+        ("none for Block", json!({}), json!({"/spec/volumeMode": "Block"}), false),
+        ("both Block", json!({"/spec/volumeMode": "Block"}), json!({"/spec/volumeMode": "Block"}), true),
+        (
+            "modes of volumes that nobody knows",
+            json!({"/spec/volumeMode": "A"}),
+            json!({"/spec/volumeMode": "B"}),
+            false,
+        ),
+        ("another class", json!({}), json!({"/spec/storageClassName": "d"}), false),
+        ("no class", json!({}), json!({"/spec/storageClassName": null}), false),
+        (
+            "none asks for none",
+            json!({"/spec/storageClassName": null}),
+            json!({"/spec/storageClassName": ""}),
+            true,
+        ),
+        (
+            "the annotation of a claim wins",
+            json!({"/spec/storageClassName": "d", "/metadata/annotations": {"volume.beta.kubernetes.io/storage-class": "c"}}),
+            fits.clone(),
+            true,
+        ),
+        (
+            "the annotation of a volume wins",
+            json!({}),
+            json!({"/metadata/annotations": {"volume.beta.kubernetes.io/storage-class": "d"}}),
+            false,
+        ),
+        ("mutable class", json!({"/spec/volumeAttributesClassName": "gold"}), fits.clone(), false),
+        (
+            "the same mutable class",
+            json!({"/spec/volumeAttributesClassName": "gold"}),
+            json!({"/spec/volumeAttributesClassName": "gold"}),
+            true,
+        ),
+        ("no mutable class, said so", json!({"/spec/volumeAttributesClassName": ""}), fits.clone(), true),
+        ("selected", selector.clone(), fits.clone(), true),
+        ("not selected", selector.clone(), json!({"/metadata/labels": {"zone": "b"}}), false),
+        ("going", json!({}), json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"}), false),
+        ("not available yet", json!({}), json!({"/status/phase": "Pending"}), false),
+        ("released", json!({}), json!({"/status/phase": "Released"}), false),
+        ("another's", json!({}), json!({"/spec/claimRef": reference("other", "")}), false),
+        ("a namesake's", json!({}), json!({"/spec/claimRef": reference("claim", "earlier")}), false),
+        (
+            "of another namespace",
+            json!({}),
+            json!({"/spec/claimRef": {"namespace": "other", "name": "claim"}}),
+            false,
+        ),
+        ("reserved by name", json!({}), json!({"/spec/claimRef": reference("claim", "")}), true),
+        (
+            "bound to it",
+            json!({}),
+            json!({"/spec/claimRef": reference("claim", "uid"), "/status/phase": "Bound"}),
+            true,
+        ),
+        (
+            "reserved, the selector is not asked",
+            selector,
+            json!({"/spec/claimRef": reference("claim", ""), "/metadata/labels": {}}),
+            true,
+        ),
+        (
+            "reserved, but too small",
+            json!({}),
+            json!({"/spec/claimRef": reference("claim", ""), "/spec/capacity/storage": "1Mi"}),
+            false,
+        ),
+        (
+            "reserved, but of another mode",
+            json!({}),
+            json!({"/spec/claimRef": reference("claim", ""), "/spec/volumeMode": "Block"}),
+            false,
+        ),
+        (
+            "reserved, but going",
+            json!({}),
+            json!({"/spec/claimRef": reference("claim", ""), "/metadata/deletionTimestamp": "2026-01-01T00:00:00Z"}),
+            false,
+        ),
+    ] {
+        let (claim, volumes) = (claim(claim_is), [volume("v", volume_is)]);
+        assert_eq!(chosen(&claim, &volumes, BINDER).is_some(), expected, "{rule}");
+        let (labels, taken) = (BTreeMap::new(), BTreeSet::new());
+        let scheduler = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+        assert_eq!(chosen(&claim, &volumes, scheduler).is_some(), expected, "{rule}, for the scheduler");
+        // A candidate is found by one of the two indexes.
+        if expected {
+            let by_claim =
+                reserved_for(&volumes[0]).is_some_and(|key| key == claim.metadata.key().to_string());
+            assert!(by_claim || offered_in(&volumes[0]) == Some(class(&claim)), "{rule}: not indexed");
+        }
+        // co.md 1.1 "When delayed and no node: everything else skipped".
+        let reserved = is_for(&volumes[0], &claim);
+        assert_eq!(chosen(&claim, &volumes, DELAYED).is_some(), expected && reserved, "{rule}, delayed");
+    }
+}
+
+/// co.md 1.1 "findBestMatch": what is reserved in another class or with other modes, where binder and scheduler differ.
+#[test]
+fn what_is_reserved_in_another_class() {
+    let (labels, taken) = (BTreeMap::new(), BTreeSet::new());
+    let scheduler = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+    for (change, binder, by_scheduler) in [
+        (json!({"/spec/storageClassName": "d"}), true, false),
+        (json!({"/spec/accessModes": ["ReadOnlyMany"]}), false, true),
+    ] {
+        let volumes = [volume("v", with(json!({"/spec/claimRef": reference("claim", "")}), &json!({})))].map(
+            |mut volume| {
+                let changed = self::volume("v", change.clone());
+                volume.spec.storage_class_name = changed.spec.storage_class_name;
+                volume.spec.access_modes = changed.spec.access_modes;
+                volume
+            },
+        );
+        assert_eq!(chosen(&claim(json!({})), &volumes, BINDER).is_some(), binder, "{change}");
+        assert_eq!(chosen(&claim(json!({})), &volumes, scheduler).is_some(), by_scheduler, "{change}");
+    }
+}
+
+/// co.md 1.1 "findBestMatch": fewest modes first, the claim's own first among them, then the smallest; ties by name.
+#[test]
+fn which_is_best() {
+    let sized = |name: &str, size: &str| volume(name, json!({"/spec/capacity/storage": size}));
+    let two = |name: &str, size: &str| {
+        volume(
+            name,
+            json!({"/spec/capacity/storage": size, "/spec/accessModes": ["ReadWriteOnce", "ReadWriteMany"]}),
+        )
+    };
+    let own = |name: &str, size: &str| {
+        volume(name, json!({"/spec/capacity/storage": size, "/spec/claimRef": reference("claim", "")}))
+    };
+    for (rule, volumes, expected) in [
+        ("smallest", vec![sized("a", "5Gi"), sized("b", "2Gi"), sized("c", "3Gi")], Some("b")),
+        ("smallest that fits", vec![sized("a", "5Gi"), sized("b", "512Mi")], Some("a")),
+        ("tie", vec![sized("b", "2Gi"), sized("a", "2Gi")], Some("a")),
+        ("fewest modes, though larger", vec![two("a", "1Gi"), sized("b", "9Gi")], Some("b")),
+        ("more modes if none else", vec![two("a", "3Gi"), two("b", "2Gi")], Some("b")),
+        ("its own, though larger", vec![sized("a", "1Gi"), own("b", "9Gi")], Some("b")),
+        ("its own, but it does not fit", vec![sized("a", "1Gi"), own("b", "1Mi")], Some("a")),
+        ("none", vec![sized("a", "1Mi")], None),
+    ] {
+        assert_eq!(chosen(&claim(json!({})), &volumes, BINDER).as_deref(), expected, "{rule}");
+    }
+}
+
+/// co.md 1.1 "findBestMatch" and 1.5 "Filter": the node's reach, and what the pod's other claims got.
+#[test]
+fn for_a_node() {
+    let on = |name: &str, zone: &str, size: &str, changes: Value| {
+        let mut base = json!({
+            "/spec/capacity/storage": size,
+            "/spec/nodeAffinity": {"required": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]},
+            ]}},
+        });
+        base.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+        volume(name, base)
+    };
+    let own = || json!({"/spec/claimRef": reference("claim", "")});
+    let labels = BTreeMap::from([("zone".to_owned(), "a".to_owned())]);
+    for (rule, volumes, taken, expected) in [
+        (
+            "the smallest that it reaches",
+            vec![on("v1", "b", "1Gi", json!({})), on("v2", "a", "2Gi", json!({}))],
+            "",
+            Some("v2"),
+        ),
+        (
+            "not what another claim got",
+            vec![on("v1", "a", "1Gi", json!({})), on("v2", "a", "2Gi", json!({}))],
+            "v1",
+            Some("v2"),
+        ),
+        ("out of reach", vec![on("v1", "b", "1Gi", json!({}))], "", None),
+        (
+            "its own is out of reach: no other will do",
+            vec![on("v1", "b", "1Gi", own()), on("v2", "a", "1Gi", json!({}))],
+            "",
+            None,
+        ),
+        ("its own", vec![on("v1", "a", "9Gi", own()), on("v2", "a", "1Gi", json!({}))], "", Some("v1")),
+        (
+            "modes do not matter for the order",
+            vec![
+                on("v1", "a", "2Gi", json!({})),
+                on("v2", "a", "1Gi", json!({"/spec/accessModes": ["ReadWriteOnce", "ReadOnlyMany"]})),
+            ],
+            "",
+            Some("v2"),
+        ),
+    ] {
+        let taken = BTreeSet::from([taken.to_owned()]);
+        let seeker = Seeker::Scheduler { node: "n", labels: &labels, taken: &taken };
+        assert_eq!(chosen(&claim(json!({})), &volumes, seeker).as_deref(), expected, "{rule}");
+    }
+}
+
+/// co.md 1.1 "syncUnboundClaim" 2: what is asked of a volume that a claim names, in this order, and upstream's words.
+#[test]
+fn asked_for_by_name() {
+    let going =
+        json!({"/metadata/deletionTimestamp": "2026-01-01T00:00:00Z", "/spec/capacity/storage": "1Mi"});
+    for (claim_is, volume_is, expected) in [
+        (json!({}), json!({}), ""),
+        (json!({"/spec/selector": {"matchLabels": {"zone": "b"}}}), json!({}), ""),
+        (json!({}), json!({"/status/phase": "Pending"}), ""),
+        (json!({}), going, "the volume is marked for deletion \"v\""),
+        (
+            json!({}),
+            json!({"/spec/capacity/storage": "1Mi", "/spec/storageClassName": "d"}),
+            "requested PV is too small",
+        ),
+        (
+            json!({"/spec/volumeAttributesClassName": "gold"}),
+            json!({"/spec/storageClassName": "d"}),
+            "storageClassName does not match",
+        ),
+        (
+            json!({"/spec/volumeAttributesClassName": "gold"}),
+            json!({"/spec/volumeMode": "Block"}),
+            "volumeAttributesClassName does not match",
+        ),
+        (
+            json!({"/spec/accessModes": ["ReadWriteMany"]}),
+            json!({"/spec/volumeMode": "Block"}),
+            "incompatible volumeMode",
+        ),
+        (json!({"/spec/accessModes": ["ReadWriteMany"]}), json!({}), "incompatible accessMode"),
+    ] {
+        let row = format!("{claim_is} {volume_is}");
+        let said =
+            check(&volume("v", volume_is), &claim(claim_is)).err().map(|mismatch| mismatch.to_string());
+        assert_eq!(said.unwrap_or_default(), expected, "{row}");
+    }
+}
+
+/// co.md 1.5 "claims sorted ascending by size".
+#[test]
+fn small_claims_come_first() {
+    let sized = |name: &str, size: &str| {
+        claim(json!({"/metadata/name": name, "/spec/resources/requests/storage": size}))
+    };
+    let mut claims = [sized("c", "2Gi"), sized("b", "10Gi"), sized("a", "2Gi")];
+    claims.sort_by(by_size);
+    assert_eq!(claims.map(|claim| claim.metadata.name), ["a", "c", "b"]);
+}
