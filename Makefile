@@ -1,6 +1,6 @@
 # The project's commands. Each says what it is for; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-cargo test-sanity test-clients test-vm test-cluster differential test-all mutants bench fmt \
+.PHONY: help build up down kubectl demo test test-up test-cargo test-sanity test-clients test-vm test-cluster differential test-all mutants bench fmt \
   clippy tools
 
 help: ## list the commands
@@ -9,11 +9,20 @@ help: ## list the commands
 build: ## build the release binary: target/release/wharf
 	cargo build --release --package wharf
 
+up: tools ## run Kubernetes storage on this machine, in the background; WHARF_DATA_DIR is its directory
+	hack/up.sh
+
+down: ## stop it: pods end, volumes are unmounted, data stays
+	hack/up.sh down
+
+kubectl: ## build a kubectl, and say where it is
+	@test/cluster/cluster.sh kubectl
+
 demo: tools ## take a volume through its whole life on a throwaway pool, and time each step
 	hack/demo.sh
 
 test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
-	hack/test.sh cargo sanity clients vm leaks
+	hack/test.sh cargo sanity clients vm up slice leaks
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
@@ -23,6 +32,9 @@ test-sanity: tools ## csi-sanity against the local driver and the SDK's example
 
 test-clients: tools ## the clients of others against our fakes
 	hack/test.sh clients
+
+test-up: tools ## the README's tour, word for word
+	hack/test.sh up
 
 test-vm: tools ## what needs a kernel of its own
 	hack/test.sh vm
@@ -34,7 +46,7 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm differential three-ways cluster soak
+	hack/test.sh cargo sanity clients vm up differential three-ways cluster soak
 
 mutants: ## change the rules one by one and see whether their tests notice (an hour)
 	hack/mutants.sh

@@ -5,6 +5,7 @@
 #   sanity   csi-sanity against our drivers
 #   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
+#   up       the README's tour, word for word
 #   slice    the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
@@ -45,9 +46,12 @@ cluster() {
     cargo test --workspace --no-fail-fast -- --ignored --test-threads=1 cluster::
 }
 
-# differential all|slice
+# differential all|slice: the slice is the resizer's, so that a fresh machine has one program of upstream's to build.
 differential() {
-  "$ROOT/hack/tools.sh" cluster &&
+  case $1 in
+    all) "$ROOT/hack/tools.sh" cluster ;;
+    slice) "$ROOT/hack/tools.sh" kubernetes && "$ROOT/test/upstream/build.sh" csi-resizer >/dev/null ;;
+  esac &&
     cargo build --quiet --package wharf &&
     cargo test --workspace --test differential -- --ignored --exact --nocapture "differential_$1"
 }
@@ -79,11 +83,12 @@ for name in "$@"; do
     sanity) tier sanity '^csi-sanity: ' test/sanity/run.sh ;;
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
+    up) tier up '^up: ' test/up/run.sh ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     three-ways) tier three-ways '^three-ways: ' three_ways ;;
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak) tier "$name" '^test result: ' "$name" ;;
-    *) die "there is no tier $name: cargo, sanity, clients, vm, slice, differential, three-ways, cluster, leaks, soak" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, up, slice, differential, three-ways, cluster, leaks, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -58,15 +58,24 @@ build_one() {
   mv "$file.$$" "$file"
 }
 
-build() {
-  local program version=k8s.io/component-base/version minor
+build_program() {
+  local program=$1 version=k8s.io/component-base/version minor
   minor=$(cut -d. -f2 <<<"$KUBERNETES")
   mkdir -p "$BIN"
-  for program in "${PROGRAMS[@]}"; do
-    # The build of a module does not know its version by itself, and then they all say v0.0.0.
-    build_one "$BIN/$program" kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags \
-      "-s -w -X $version.gitVersion=v$KUBERNETES -X $version.gitMajor=1 -X $version.gitMinor=$minor"
-  done
+  # The build of a module does not know its version by itself, and then they all say v0.0.0.
+  build_one "$BIN/$program" kubernetes "k8s.io/kubernetes/cmd/$program" -ldflags \
+    "-s -w -X $version.gitVersion=v$KUBERNETES -X $version.gitMajor=1 -X $version.gitMinor=$minor"
+}
+
+# Builds kubectl alone, and says where it is.
+kubectl() {
+  build_program kubectl >&2
+  echo "$BIN/kubectl"
+}
+
+build() {
+  local program
+  for program in "${PROGRAMS[@]}"; do build_program "$program"; done
   build_one "$STORE" etcd go.etcd.io/etcd/server/v3 -ldflags '-s -w'
 }
 
@@ -240,6 +249,6 @@ one() {
 
 case ${1:-} in
   credentials | etcd | kube_apiserver) one "$1" ;;
-  build | up | down | run | hold | join | signal) "$@" ;;
-  *) die "build, up, down, run, join NODE, or signal NAME SIGNAL" ;;
+  build | kubectl | up | down | run | hold | join | signal) "$@" ;;
+  *) die "build, kubectl, up, down, run, join NODE, or signal NAME SIGNAL" ;;
 esac

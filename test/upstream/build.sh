@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the upstream programs that tests and benchmarks run beside ours, once per version, from what the go.mod
-# files in the directories here pin. Prints where they are.
+# files in the directories here pin: all of them, or those that are named. Prints where they are.
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/../../hack/lib.sh"
@@ -19,6 +19,7 @@ LINES
 
 mkdir -p "$CACHE/upstream"
 while read -r directory module program; do
+  [ $# = 0 ] || [[ " $* " == *" $program "* ]] || continue
   version=$(sed -nE "s|^(require )?\t?$module v([^ ]*).*|\\2|p" "$HERE/$directory/go.mod")
   file=$CACHE/upstream/$program-$version
   if [ ! -x "$file" ]; then

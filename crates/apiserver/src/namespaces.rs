@@ -1,5 +1,5 @@
-//! The life of namespaces: those that every cluster has are made at the start, each gets its service account, and the
-//! content of one that ends is deleted before it goes.
+//! The life of namespaces: those that every cluster has are made at the start, each gets its service account and the
+//! certificate by which its pods know the server, and the content of one that ends is deleted before it goes.
 //!
 //! [`decide`] is the rule. What a namespace holds is read from the store itself, and nothing can come into one that
 //! ends (see [`Api`]): when it is seen to be empty, it is.
@@ -24,6 +24,8 @@ const FIRST: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lea
 const FINALIZER: &str = "kubernetes";
 /// The account that each namespace has.
 const ACCOUNT: &str = "default";
+/// The config map in which pods find the server's authority.
+const AUTHORITY: &str = "kube-root-ca.crt";
 
 /// Makes what must be there before the first request.
 pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
@@ -39,32 +41,48 @@ pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
     }
     for namespace in api.objects().list(namespaces, "") {
         let name = text(&namespace, "/metadata/name");
-        if decide::is_active(&namespace) && !has_account(api, name)? {
-            make_account(api, name).await?;
+        if decide::is_active(&namespace) && !is_furnished(api, name)? {
+            make_furniture(api, name).await?;
         }
     }
     Ok(())
 }
 
-/// Gives a new namespace its account before its maker is answered, so that a pod can follow at once. If that fails, it
+/// Gives a new namespace what pods need before its maker is answered, so that one can follow at once. If that fails, it
 /// is done a little later, as for every namespace.
 pub(crate) async fn furnish(api: &Api, stored: &[u8]) {
     let namespace = core_kind("namespaces").and_then(|kind| decode(kind, stored));
     if let Ok(namespace) = namespace {
-        let _ = make_account(api, text(&namespace, "/metadata/name")).await;
+        let _ = make_furniture(api, text(&namespace, "/metadata/name")).await;
     }
 }
 
-fn has_account(api: &Api, namespace: &str) -> Result<bool, Refusal> {
-    Ok(api.store().get(&key(core_kind("serviceaccounts")?, namespace, ACCOUNT)).is_some())
+/// Whether the account and the authority are there.
+fn is_furnished(api: &Api, namespace: &str) -> Result<bool, Refusal> {
+    let has = |plural: &str, name: &str| {
+        Ok::<_, Refusal>(api.store().get(&key(core_kind(plural)?, namespace, name)).is_some())
+    };
+    Ok(has("serviceaccounts", ACCOUNT)? && (api.authority().is_empty() || has("configmaps", AUTHORITY)?))
 }
 
-async fn make_account(api: &Api, namespace: &str) -> Result<(), Refusal> {
-    let accounts = core_kind("serviceaccounts")?;
-    let object = json!({
+async fn make_furniture(api: &Api, namespace: &str) -> Result<(), Refusal> {
+    let account = json!({
         "kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": ACCOUNT, "namespace": namespace},
     });
-    let one = target(Verb::Create, accounts, namespace, "");
+    make(api, "serviceaccounts", namespace, account).await?;
+    if api.authority().is_empty() {
+        return Ok(());
+    }
+    let authority = json!({
+        "kind": "ConfigMap", "apiVersion": "v1",
+        "metadata": {"name": AUTHORITY, "namespace": namespace},
+        "data": {"ca.crt": api.authority()},
+    });
+    make(api, "configmaps", namespace, authority).await
+}
+
+async fn make(api: &Api, plural: &str, namespace: &str, object: Value) -> Result<(), Refusal> {
+    let one = target(Verb::Create, core_kind(plural)?, namespace, "");
     there_is_fine(api.create(&User::admin(), &one, object, WriteOptions::INTERNAL, &mut Vec::new()).await)
 }
 
@@ -126,11 +144,11 @@ impl<'a> Keeper<'a> {
         let namespaces = core_kind("namespaces")?;
         let Some(namespace) = self.api.objects().get(namespaces, "", name) else { return Ok(()) };
         let content = if decide::is_active(&namespace) { Vec::new() } else { self.content(name)? };
-        let view = View { namespace: &namespace, content, has_account: has_account(self.api, name)? };
+        let view = View { namespace: &namespace, content, furnished: is_furnished(self.api, name)? };
         let admin = User::admin();
         match decide(&view, self.api.now()) {
             Step::Nothing => Ok(()),
-            Step::MakeAccount => make_account(self.api, name).await,
+            Step::Furnish => make_furniture(self.api, name).await,
             Step::Delete(content) => {
                 let options =
                     DeleteOptions { propagation: Some(Propagation::Background), ..DeleteOptions::default() };
@@ -202,7 +220,7 @@ fn concerned(event: &Event) -> Option<String> {
     let (group, plural, namespace, name) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
     match (group, plural) {
         ("", "namespaces") if !event.deleted => Some(name.into()),
-        // Something less in it; a namespace that does not end has its account looked after.
+        // Something less in it; a namespace that does not end has what is its own looked after.
         _ if event.deleted && !namespace.is_empty() => Some(namespace.into()),
         _ => None,
     }

@@ -28,6 +28,7 @@ mod random;
 mod remove;
 mod route;
 mod select;
+mod streams;
 mod update;
 mod watch;
 
@@ -42,7 +43,6 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
-use serde_json::Value;
 use tokio::sync::{RwLock, Semaphore};
 use wharf_model::Time;
 
@@ -54,6 +54,7 @@ pub use lookup::Objects;
 use placement::Placement;
 use query::Query;
 pub(crate) use route::Target;
+pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 
 pub(crate) use delete::{FOREGROUND, ORPHAN};
 pub(crate) use encode::{decode, key, prefix};
@@ -65,32 +66,22 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a response.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// Who serves what is asked of containers: their logs, and commands in them.
-pub trait Containers: Send + Sync {
-    /// Answers a request to `pods/log` or `pods/exec` of this pod, which was allowed. The parts bring the upgrade of
-    /// the connection along, where there is one.
-    fn serve(
-        &self,
-        pod: Value,
-        subresource: &str,
-        request: http::request::Parts,
-    ) -> Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
-}
-
 /// How the API is served.
 #[derive(Clone)]
 pub struct Options {
     /// Who serves logs and commands; without, these are refused.
-    pub containers: Option<Arc<dyn Containers>>,
+    pub streams: Option<Arc<dyn PodStreams>>,
     /// Watches at a time. Each is a connection, so this is far above what clients need.
     pub watches: usize,
     /// Where the server is, for those who check its tokens: `https://127.0.0.1:6443`.
     pub base: String,
+    /// The certificate by which pods know the server, in PEM; each namespace has it as `kube-root-ca.crt`. Empty: none.
+    pub authority: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { containers: None, watches: 4096, base: "https://127.0.0.1:6443".into() }
+        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into(), authority: String::new() }
     }
 }
 
@@ -183,6 +174,10 @@ impl Api {
         B::Error: Into<BoxError>,
     {
         Client { api: self.clone(), user, _of: PhantomData }
+    }
+
+    pub(crate) fn authority(&self) -> &str {
+        &self.0.options.authority
     }
 
     pub(crate) fn now(&self) -> Time {

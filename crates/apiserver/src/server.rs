@@ -9,6 +9,7 @@
 //! over, and requests that run are answered, for so long.
 
 mod gate;
+mod lasting;
 mod tls;
 
 use std::io;
@@ -22,7 +23,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
@@ -31,6 +32,7 @@ use tokio_util::task::TaskTracker;
 use crate::access::{Access, Objects, Pki, PkiError, User};
 use crate::rest::{Api, Body};
 use gate::Gate;
+pub(crate) use lasting::Lasting;
 
 /// A client that does not come to the point is not waited for longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -145,13 +147,12 @@ impl Server {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(
-                        stream,
-                        acceptor.clone(),
-                        gate.clone(),
-                        stop.clone(),
-                        place,
-                    ));
+                    let lasting = Lasting {
+                        stop: stop.clone(),
+                        connections: connections.clone(),
+                        place: Arc::new(place),
+                    };
+                    connections.spawn(connection(stream, acceptor.clone(), gate.clone(), lasting));
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: wait, or this would spin.
@@ -169,13 +170,8 @@ impl Server {
     }
 }
 
-async fn connection<S: Service>(
-    stream: TcpStream,
-    acceptor: TlsAcceptor,
-    gate: Gate<S>,
-    stop: CancellationToken,
-    _place: Option<OwnedSemaphorePermit>,
-) {
+async fn connection<S: Service>(stream: TcpStream, acceptor: TlsAcceptor, gate: Gate<S>, lasting: Lasting) {
+    let stop = lasting.stop.clone();
     // Answers are written whole; nothing is won by waiting for more.
     _ = stream.set_nodelay(true);
     let stream = tokio::select! {
@@ -193,8 +189,9 @@ async fn connection<S: Service>(
     let began = Arc::new(AtomicBool::new(false));
     let service = service_fn({
         let began = began.clone();
-        move |request: Request<hyper::body::Incoming>| {
+        move |mut request: Request<hyper::body::Incoming>| {
             began.store(true, Ordering::Relaxed);
+            request.extensions_mut().insert(lasting.clone());
             let (gate, peer): (Gate<S>, Option<Arc<[u8]>>) = (gate.clone(), peer.clone());
             async move { Ok::<_, std::convert::Infallible>(gate.pass(request, peer.as_deref()).await) }
         }

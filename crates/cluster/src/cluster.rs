@@ -26,6 +26,8 @@ const JSON: &str = "application/json";
 /// How to reach the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectOptions {
+    /// The cluster that this process already has; nothing else is asked then.
+    pub here: Option<Cluster>,
     /// A kubeconfig file; without it the service account of the pod we run in, or else the usual kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// The server's address instead of the one that goes with the credentials.
@@ -88,6 +90,12 @@ pub struct Cluster {
     inner: Arc<Inner>,
 }
 
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cluster")
+    }
+}
+
 struct Inner {
     transport: Transport,
     stores: Mutex<HashMap<(TypeId, WatchOptions), Entry>>,
@@ -104,6 +112,9 @@ struct Entry {
 impl Cluster {
     /// Sets up a connection. No request is sent yet.
     pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
+        if let Some(cluster) = &options.here {
+            return Ok(cluster.clone());
+        }
         let mut config = match &options.kubeconfig {
             Some(path) => from_file(path)
                 .await
@@ -235,6 +246,21 @@ impl Cluster {
         self.write(call.body(JSON, body.to_string().into_bytes())).await
     }
 
+    /// Hands something to an object's subresource that only takes: the binding of a pod, the wish for a token. The
+    /// answer is no object of the kind, so no store takes it.
+    pub async fn hand(
+        &self,
+        api: &Api,
+        key: &Key,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let call = Call::object("POST", api, key).subresource(Some(subresource));
+        let subject = call.subject;
+        let bytes = self.inner.transport.send(call.body(JSON, body.to_string().into_bytes())).await?;
+        serde_json::from_slice(&bytes).map_err(|error| unreadable(subject, &error))
+    }
+
     /// Replaces an object, or one of its subresources. Carries the version it was read at, in its metadata.
     pub async fn update(
         &self,
@@ -261,6 +287,26 @@ impl Cluster {
 
     /// Asks for an object's deletion. Success means that it is gone or waits for its finalizers.
     pub async fn delete(&self, api: &Api, key: &Key, preconditions: Preconditions) -> Result<(), ApiError> {
+        self.delete_within(api, key, preconditions, None).await
+    }
+
+    /// The same without a grace period: for the node that no longer runs the pod.
+    pub async fn delete_now(
+        &self,
+        api: &Api,
+        key: &Key,
+        preconditions: Preconditions,
+    ) -> Result<(), ApiError> {
+        self.delete_within(api, key, preconditions, Some(0)).await
+    }
+
+    async fn delete_within(
+        &self,
+        api: &Api,
+        key: &Key,
+        preconditions: Preconditions,
+        grace_seconds: Option<u32>,
+    ) -> Result<(), ApiError> {
         let Preconditions { uid, resource_version } = preconditions;
         let mut wanted = serde_json::Map::new();
         for (name, value) in [("uid", &uid), ("resourceVersion", &resource_version)] {
@@ -268,7 +314,10 @@ impl Cluster {
                 wanted.insert(name.to_owned(), json!(value));
             }
         }
-        let body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        let mut body = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": wanted});
+        if let Some(seconds) = grace_seconds {
+            body["gracePeriodSeconds"] = seconds.into();
+        }
         let call = Call::object("DELETE", api, key).body(JSON, body.to_string().into_bytes());
         let bytes = self.inner.transport.send(call).await?;
         match after_delete(&bytes) {

@@ -77,6 +77,7 @@ pub async fn run(context: Context, settings: Settings) {
     let binder = Arc::new(Binder::new(context, settings));
     let gate = binder.context.gate.clone();
     tokio::select! {
+        biased;
         () = binder.synced() => {}
         () = gate.stopped() => return,
     }
@@ -204,7 +205,7 @@ impl Binder {
     }
 
     async fn see_to_claim(&self, key: &Key) -> Outcome {
-        let mut hand = Hand::new(self.offers.hold(key.clone()));
+        let mut hand = Hand::new(self.offers.hold());
         let outcome = 'steps: {
             for _ in 0..STEPS {
                 if !self.context.gate.is_open() {
@@ -258,7 +259,7 @@ impl Binder {
         waiting.sort_by_key(|claim| claim.metadata.creation_timestamp);
         let lucky = self
             .offers
-            .spread(waiting.iter().map(|claim| &**claim), |name| self.volumes.get(&Key::cluster(name)));
+            .spread(name, waiting.iter().map(|claim| &**claim), |name| self.volumes.get(&Key::cluster(name)));
         for claim in lucky {
             self.queue.add(Subject::Claim(claim), Priority::Normal);
         }

@@ -46,6 +46,7 @@ pub async fn run(context: Context, settings: Settings) {
     let maker = Arc::new(Maker::new(context, &settings));
     let gate = maker.context.gate.clone();
     tokio::select! {
+        biased;
         () = async { maker.pods.synced().await; maker.claims.synced().await } => {}
         () = gate.stopped() => return,
     }

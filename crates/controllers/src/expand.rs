@@ -13,6 +13,7 @@ use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store
 use wharf_model::names::annotation::STORAGE_RESIZER;
 use wharf_model::names::reason::EXTERNAL_EXPANDING;
 use wharf_model::patch::annotate;
+use wharf_model::volume::ClaimRef;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
 
 use crate::Context;
@@ -45,6 +46,7 @@ pub async fn run(context: Context, settings: Settings) {
     let teller = Arc::new(Teller::new(context, &settings));
     let gate = teller.context.gate.clone();
     tokio::select! {
+        biased;
         () = async { teller.claims.synced().await; teller.volumes.synced().await } => {}
         () = gate.stopped() => return,
     }
@@ -82,14 +84,13 @@ impl Teller {
             false => Vec::new(),
         };
         into.spawn(feed(self.claims.clone(), self.queue.clone(), wishes));
-        // A claim may be seen before the volume that is bound to it.
+        // A claim may be seen to be bound before its volume is.
         let wishes = |change: &Change<PersistentVolume>| {
-            let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.clone();
-            let (old, new) = (change.old.as_ref().and_then(claim), change.new.as_ref().and_then(claim));
-            new.filter(|_| change.old.is_some() && old != change.new.as_ref().and_then(claim))
-                .map(|claim| wish(claim.key()))
-                .into_iter()
-                .collect()
+            let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+            match (change.old.as_ref().map(claim), change.new.as_ref().and_then(claim)) {
+                (Some(old), Some(new)) if old.as_ref() != Some(&new) => vec![wish(new)],
+                _ => Vec::new(),
+            }
         };
         into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
     }

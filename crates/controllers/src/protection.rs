@@ -67,6 +67,7 @@ pub async fn run(context: Context, settings: Settings) {
     let keeper = Arc::new(Keeper::new(context, &settings));
     let gate = keeper.context.gate.clone();
     tokio::select! {
+        biased;
         () = keeper.synced() => {}
         () = gate.stopped() => return,
     }

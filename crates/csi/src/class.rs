@@ -63,6 +63,30 @@ pub fn classify(operation: Operation, code: Code) -> ErrorClass {
     }
 }
 
+/// Whether a final answer is about what was asked, and so would be the answer to every call that asks the same. Others
+/// are about how this one call went, and say nothing of calls before it: those may have made what was asked for.
+pub fn speaks_of_the_request(code: Code) -> bool {
+    match code {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::ResourceExhausted
+        | Code::Unimplemented => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::PermissionDenied
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss
+        | Code::Unauthenticated => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

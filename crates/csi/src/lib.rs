@@ -11,14 +11,16 @@ mod endpoint;
 mod pages;
 mod redact;
 mod socket;
+mod watch;
 
 pub use authority::AnyAuthority;
-pub use class::{ErrorClass, Operation, classify};
+pub use class::{ErrorClass, Operation, classify, speaks_of_the_request};
 pub use client::Client;
 pub use deadline::Calls;
 pub use endpoint::{Endpoint, EndpointError};
 pub use pages::{Page, serve_pages};
 pub use socket::{BindError, SocketFile, SocketIdentity, bind};
+pub use watch::SocketWatch;
 
 /// CSI: messages, clients and servers of all five services, alpha parts included.
 #[allow(missing_docs, clippy::all, unreachable_pub)]

@@ -16,6 +16,7 @@ mod mount_options;
 mod mountinfo;
 mod new_uuid;
 mod probe;
+pub mod sandbox;
 mod sys;
 mod types;
 

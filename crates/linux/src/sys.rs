@@ -218,8 +218,14 @@ pub(crate) fn fiemap(file: impl AsFd, start: u64, length: u64) -> io::Result<Vec
 /// Makes a mount that is not attached anywhere yet (`open_tree` with a clone) read-only.
 pub(crate) fn mount_set_read_only(mount: impl AsFd) -> io::Result<()> {
     const MOUNT_ATTR_RDONLY: u64 = 1;
+    mount_set_attributes(mount, MOUNT_ATTR_RDONLY, false)
+}
+
+/// Sets attributes of one mount; `private` also takes it out of the group that mounts and unmounts are passed on in.
+pub(crate) fn mount_set_attributes(mount: impl AsFd, set: u64, private: bool) -> io::Result<()> {
     const EMPTY: &CStr = c"";
-    let attributes = MountAttr { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, user_namespace: 0 };
+    let propagation = if private { libc::MS_PRIVATE } else { 0 };
+    let attributes = MountAttr { set, clear: 0, propagation, user_namespace: 0 };
     // SAFETY: the path is a NUL-terminated string and the attributes are a `struct mount_attr` of the size
     // given; the kernel only reads both.
     let result = unsafe {
@@ -232,6 +238,14 @@ pub(crate) fn mount_set_read_only(mount: impl AsFd) -> io::Result<()> {
             size_of::<MountAttr>(),
         )
     };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Every descriptor from `first` on is closed when a program is executed.
+pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
+    // SAFETY: takes its arguments by value and closes nothing now: no descriptor that somebody owns goes away.
+    let result =
+        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

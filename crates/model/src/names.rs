@@ -43,8 +43,11 @@ pub mod annotation {
     pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
     /// On a claim: `true` tells kubelet that an expansion needs nothing on the node.
     pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
-    /// On a Node: what drivers call it, by driver, in JSON. Only the legacy registrar writes it.
+    /// On a Node: what drivers call it, by driver, in JSON. The node's plugin manager writes it, and the legacy
+    /// registrar.
     pub const LEGACY_NODE_ID: &str = "csi.volume.kubernetes.io/nodeid";
+    /// On a Node, whatever its value: the attach/detach controller sees to its volumes.
+    pub const CONTROLLER_MANAGED_ATTACH: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 }
 
 /// Finalizers.
@@ -169,6 +172,10 @@ pub mod reason {
     pub const NODE_FAILED: &str = "NodeFailed";
     /// Claim, Warning as upstream has it: that node is back.
     pub const NODE_RECOVERED: &str = "NodeRecovered";
+    /// Pod, Normal: a volume is attached to its node.
+    pub const SUCCESSFUL_ATTACH_VOLUME: &str = "SuccessfulAttachVolume";
+    /// Pod, Warning: it is not, or may not be.
+    pub const FAILED_ATTACH_VOLUME: &str = "FailedAttachVolume";
 }
 
 /// Conditions of a claim.

@@ -47,11 +47,24 @@ impl Quantity {
         Self { nano: bytes as i128 * NANO, format: Format::Binary }
     }
 
+    /// Whole thousandths, as of a CPU; a part of one counts as one.
+    pub fn milli(self) -> i64 {
+        let whole = away_from_zero(self.nano, NANO / 1000);
+        i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    }
+
     /// Whole bytes: a part of a byte counts as one, so that a volume of this size is never too small. What is
     /// too large for CSI's 64 bits is the largest they hold.
     pub fn bytes(self) -> i64 {
         let whole = away_from_zero(self.nano, NANO);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
+    }
+
+    /// How often `unit` goes into it; a part counts as once more. With nothing for a unit, whole ones are counted.
+    pub fn count(self, unit: Self) -> i64 {
+        let unit = if unit.nano == 0 { NANO } else { unit.nano };
+        let count = away_from_zero(self.nano, unit);
+        i64::try_from(count).unwrap_or(if count < 0 { i64::MIN } else { i64::MAX })
     }
 }
 

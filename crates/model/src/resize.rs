@@ -2,7 +2,7 @@
 //! claim's status, so that a crash, a swap for upstream's resizer, or a user who asks for less after a failure finds
 //! the expansion where it stands.
 //!
-//! Start reading at [`plan`].
+//! Start reading at [`plan`]. What the node writes is in [`node`].
 
 use serde_json::json;
 
@@ -10,6 +10,8 @@ use crate::claim::{ClaimPhase, ResizeStatus};
 use crate::names::{annotation, condition};
 use crate::patch::{self, Guard, Patch, annotation_map, holds};
 use crate::{PersistentVolume, PersistentVolumeClaim, Quantity, Time};
+
+pub mod node;
 
 /// Conditions that are an expansion's; all others are somebody else's and left alone.
 pub const CONDITIONS: [&str; 4] = [

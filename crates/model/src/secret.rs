@@ -42,6 +42,16 @@ pub struct NotText {
 }
 
 impl SecretData {
+    /// One value.
+    pub fn get(&self, key: &str) -> Option<&[u8]> {
+        self.0.get(key).map(Vec::as_slice)
+    }
+
+    /// All values, ordered by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_slice()))
+    }
+
     /// The values as CSI carries them.
     pub fn into_text(self) -> Result<BTreeMap<String, String>, NotText> {
         self.0

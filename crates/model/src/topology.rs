@@ -8,7 +8,7 @@ mod affinity;
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-pub use affinity::{node_affinity, reaches};
+pub use affinity::{allows, node_affinity, reaches, selects};
 
 use crate::class::TopologySelectorTerm;
 use crate::{CSINode, Map, Node};

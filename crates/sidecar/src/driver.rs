@@ -146,6 +146,12 @@ impl Capabilities {
     }
 }
 
+/// Waits until the driver is ready, and asks it what it is.
+pub async fn describe(client: &Client) -> DriverInfo {
+    let driver = Driver::discover(client, &Metrics::new(), false).await;
+    (*driver.info).clone()
+}
+
 /// The driver, for those who call it; cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Driver {

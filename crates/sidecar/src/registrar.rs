@@ -14,7 +14,6 @@ mod decide;
 pub mod legacy;
 mod service;
 mod view;
-mod watch;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -23,14 +22,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::time::{Instant, sleep_until};
-use wharf_csi::{Client, Endpoint, SocketIdentity};
+use wharf_csi::{Client, Endpoint, SocketIdentity, SocketWatch};
 
 use crate::metrics::Metrics;
 use act::{Socket, SocketError};
 use decide::{Found, Step, Why, decide};
 use service::Said;
 use view::{Backoff, Driver, Held, NodeAnswer, Place, View, Word};
-use watch::Watch;
 
 /// How often files are looked at without any news of them.
 const LOOK: Duration = Duration::from_secs(10);
@@ -97,7 +95,7 @@ impl Registrar {
             registrar: self,
             driver_socket: driver,
             metrics,
-            watch: Watch::new(),
+            watch: SocketWatch::new(),
             started: Instant::now(),
             driver: None,
             held: None,
@@ -138,7 +136,7 @@ struct State<'a> {
     client: Client,
     driver_socket: &'a Endpoint,
     metrics: Metrics,
-    watch: Watch,
+    watch: SocketWatch,
     started: Instant,
     driver: Option<Seen>,
     held: Option<Made>,
@@ -355,7 +353,7 @@ impl State<'_> {
         };
         tokio::select! {
             () = sleep_until(wake_at) => {}
-            () = self.watch.changed(&names) => {}
+            () = self.watch.changed(|name| names.iter().any(|known| known == name)) => {}
             () = said => {}
         }
     }

@@ -111,6 +111,8 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     // These end with this function.
     let mut besides = JoinSet::new();
     snapshotter.feeds(&mut besides);
+    let this = Arc::clone(&snapshotter);
+    besides.spawn(async move { this.unsettle().await });
     let queue = snapshotter.queue.clone();
     let workers = snapshotter.settings.pace.workers;
     let one = |subject| {
@@ -208,6 +210,15 @@ impl Snapshotter {
     }
 
     /// What brings work.
+    /// What is known of calls holds only while nobody else makes any.
+    async fn unsettle(&self) {
+        loop {
+            self.context.gate.opened().await;
+            self.context.gate.lost().await;
+            self.memories.unsettle();
+        }
+    }
+
     fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         self.feed(into, self.contents.clone(), |this, change: &Change<VolumeSnapshotContent>| {
             this.content_changed(Which::Snapshot, &change.key, &change.into())

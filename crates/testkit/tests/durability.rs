@@ -154,7 +154,7 @@ impl Writer {
         while !stop.load(Ordering::Acquire) {
             at = (at * 31 + 17) % 7919;
             let name = self.names[at % OBJECTS].clone();
-            self.write(&name, at % 5 == 0).await;
+            self.write(&name, at.is_multiple_of(5)).await;
         }
         self.stories
     }

@@ -175,7 +175,8 @@ async fn serve(
         .with_context(|| format!("open {}", data_dir.display()))?;
     let pki = Arc::new(Pki::open_or_make(data_dir, now())?);
     let server = Server::bind(listen).await?;
-    let options = rest::Options { base: server.url(), ..rest::Options::default() };
+    let authority = pki.certificate_pem().to_owned();
+    let options = rest::Options { base: server.url(), authority, ..rest::Options::default() };
     let api = Api::new(store, pki.access()?, options);
     api.prepare().await.context("make the first namespaces")?;
     if let Some(out) = out {
@@ -205,7 +206,7 @@ fn write_kubeconfig(pki: &Pki, identity: &Identity, server: &str, out: &Path) ->
     write_private(out, text.as_bytes()).with_context(|| format!("write {}", out.display()))
 }
 
-fn now() -> Time {
+pub(crate) fn now() -> Time {
     Time(jiff::Timestamp::now().as_millisecond())
 }
 

@@ -2,15 +2,20 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::agent::{self, NodeArgs};
 use crate::apiserver::{self, ApiserverArgs};
 use crate::backup::{self, BackupArgs};
+use crate::controllers::{self, ControllersArgs};
 use crate::csi::{self, CsiArgs};
+use crate::down::{self, DownArgs};
 use crate::driver::{self, DriverArgs};
+use crate::explain::{self, ExplainArgs};
 use crate::fake::{self, FakeArgs};
 use crate::install::{self, InstallArgs};
 use crate::local::{self, LocalArgs};
 use crate::sidecar::{self, SidecarArgs, SnapshotControllerArgs};
 use crate::snapshot_metadata::{self, SnapshotMetadataArgs};
+use crate::up::{self, UpArgs};
 
 /// Kubernetes CSI storage in one binary.
 #[derive(Debug, Parser)]
@@ -52,6 +57,11 @@ pub(crate) enum LogFormat {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(Box<UpArgs>),
+    Down(DownArgs),
+    Explain(ExplainArgs),
+    Controllers(ControllersArgs),
+    Node(NodeArgs),
     Driver(DriverArgs),
     Sidecar(Box<SidecarArgs>),
     SnapshotController(Box<SnapshotControllerArgs>),
@@ -68,19 +78,32 @@ impl Cli {
     /// How much is logged if nobody says: drivers and sidecars tell what they do, tools only what is wrong.
     pub(crate) fn default_log_level(&self) -> &'static str {
         match self.command {
-            Command::Driver(_)
+            Command::Up(_)
+            | Command::Controllers(_)
+            | Command::Node(_)
+            | Command::Driver(_)
             | Command::Sidecar(_)
             | Command::SnapshotController(_)
             | Command::SnapshotMetadata(_)
             | Command::Apiserver(_)
             | Command::Fake(_) => "info",
-            Command::Local(_) | Command::Csi(_) | Command::Install(_) | Command::Backup(_) => "warn",
+            Command::Down(_)
+            | Command::Explain(_)
+            | Command::Local(_)
+            | Command::Csi(_)
+            | Command::Install(_)
+            | Command::Backup(_) => "warn",
         }
     }
 
     /// Does what was asked.
     pub(crate) async fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Up(args) => up::run(*args).await,
+            Command::Down(args) => down::run(args).await,
+            Command::Explain(args) => explain::run(args).await,
+            Command::Controllers(args) => controllers::run(args).await,
+            Command::Node(args) => agent::run(args).await,
             Command::Driver(args) => driver::run(args).await,
             Command::Sidecar(args) => sidecar::run(*args).await,
             Command::SnapshotController(args) => sidecar::run_snapshot_controller(*args).await,

@@ -1,11 +1,15 @@
 //! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
 //! done, 1 failed, 2 not understood.
 
+mod agent;
 mod apiserver;
 mod backup;
 mod cli;
+mod controllers;
 mod csi;
+mod down;
 mod driver;
+mod explain;
 mod fake;
 mod install;
 mod local;
@@ -15,6 +19,7 @@ mod sidecar;
 mod signal;
 mod size;
 mod snapshot_metadata;
+mod up;
 
 use std::future::Future;
 use std::process::ExitCode;
@@ -25,7 +30,16 @@ use clap::Parser;
 use crate::cli::{Cli, LogArgs};
 use crate::sidecar::{Asked, Environment, Program};
 
+/// A command that has said all it had to say, and ends with this status.
+#[derive(Debug, thiserror::Error)]
+#[error("exit status {0}")]
+pub(crate) struct ExitStatus(pub(crate) u8);
+
 fn main() -> ExitCode {
+    // Containers are started through this program: before there is any thread.
+    if let Some(code) = wharf_node::runtime::helper(std::env::args_os()) {
+        return code;
+    }
     match std::env::args_os().next().and_then(|argv0| Program::called(&argv0)) {
         Some(program) => stand_in(program),
         None => {
@@ -77,9 +91,12 @@ fn run<F: Future<Output = anyhow::Result<()>>>(
     };
     match run() {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{error:#}");
-            ExitCode::FAILURE
-        }
+        Err(error) => match error.downcast_ref::<ExitStatus>() {
+            Some(ExitStatus(status)) => ExitCode::from(*status),
+            None => {
+                eprintln!("{error:#}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -202,6 +202,11 @@ impl Pki {
         Ok(Access::new(Signer::new(&self.tokens)?, Some(&self.admin_token)))
     }
 
+    /// The authority's certificate as text, for those who are to know the server by it.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
     /// The authority's certificate, which signs those of clients.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate

@@ -48,14 +48,16 @@ pub(super) struct View<'a> {
     pub(super) namespace: &'a Value,
     /// Of one that ends.
     pub(super) content: Vec<Content>,
-    pub(super) has_account: bool,
+    /// What every namespace has is there.
+    pub(super) furnished: bool,
 }
 
 /// What is to be done.
 #[derive(Debug)]
 pub(super) enum Step {
     Nothing,
-    MakeAccount,
+    /// It gets what every namespace has.
+    Furnish,
     /// Its content goes, as far as it is not going already.
     Delete(Vec<Content>),
     /// What it waits for stands in its status.
@@ -71,9 +73,9 @@ pub(super) fn is_active(namespace: &Value) -> bool {
 
 /// Decides.
 pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
-    let View { namespace, content, has_account } = view;
+    let View { namespace, content, furnished } = view;
     if is_active(namespace) {
-        return if *has_account { Step::Nothing } else { Step::MakeAccount };
+        return if *furnished { Step::Nothing } else { Step::Furnish };
     }
     if content.is_empty() {
         let holders = namespace.pointer("/spec/finalizers").and_then(Value::as_array);
@@ -175,8 +177,8 @@ mod tests {
         namespace
     }
 
-    fn step(namespace: &Value, content: Vec<Content>, has_account: bool) -> String {
-        match decide(&View { namespace, content, has_account }, Time(0)) {
+    fn step(namespace: &Value, content: Vec<Content>, furnished: bool) -> String {
+        match decide(&View { namespace, content, furnished }, Time(0)) {
             Step::Report(_) => "Report".into(),
             step => format!("{step:?}"),
         }
@@ -189,9 +191,9 @@ mod tests {
         let (pod, claim) = (content("pods", false, &[]), content("persistentvolumeclaims", false, &[]));
         let (pod_goes, claim_goes) =
             (content("pods", true, &[]), content("persistentvolumeclaims", true, &["f"]));
-        for (namespace, content, has_account, expected) in [
+        for (namespace, content, furnished, expected) in [
             (&active, vec![], true, "Nothing"),
-            (&active, vec![], false, "MakeAccount"),
+            (&active, vec![], false, "Furnish"),
             (&ends, vec![pod.clone(), claim.clone()], false, "Delete([pods pods])"),
             (&ends, vec![pod_goes, claim.clone()], false, "Report"),
             (&ends, vec![claim], false, "Delete([persistentvolumeclaims persistentvolumeclaims])"),
@@ -201,7 +203,7 @@ mod tests {
             (&namespace(true, json!(["a/b"])), vec![], false, "Nothing"),
             (&namespace(true, json!([])), vec![], false, "Finalize"),
         ] {
-            assert_eq!(step(namespace, content, has_account), expected);
+            assert_eq!(step(namespace, content, furnished), expected);
         }
     }
 
@@ -209,7 +211,7 @@ mod tests {
     fn the_report_is_upstreams_and_is_written_once() {
         let mut ends = namespace(true, json!(["kubernetes"]));
         let claims = || vec![content("persistentvolumeclaims", true, &["kubernetes.io/pvc-protection"])];
-        let view = View { namespace: &ends, content: claims(), has_account: false };
+        let view = View { namespace: &ends, content: claims(), furnished: false };
         let Step::Report(status) = decide(&view, Time(0)) else { panic!("it waits") };
         let words: Vec<&str> = status["conditions"]
             .as_array()
@@ -226,7 +228,7 @@ mod tests {
             "Some content in the namespace has finalizers remaining: kubernetes.io/pvc-protection in 1 resource instances"
         );
         ends["status"] = status;
-        let view = View { namespace: &ends, content: claims(), has_account: false };
+        let view = View { namespace: &ends, content: claims(), furnished: false };
         assert!(matches!(decide(&view, Time(9_000)), Step::Nothing));
     }
 }

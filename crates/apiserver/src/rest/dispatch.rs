@@ -42,7 +42,7 @@ impl Api {
                 let mut warnings = Vec::new();
                 let kind = target.kind;
                 let answer = if matches!(target.subresource.as_str(), "log" | "exec") {
-                    self.containers(&target, parts).await?
+                    self.streams(&target, query, parts).await?
                 } else {
                     let bytes = match target.verb {
                         Verb::Get | Verb::List | Verb::Watch => Bytes::new(),

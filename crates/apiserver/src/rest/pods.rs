@@ -1,6 +1,5 @@
-//! What hangs below pods: binding to a node, eviction, and what only their node can serve.
+//! What hangs below pods: binding to a node, and eviction.
 
-use http::request::Parts;
 use serde_json::{Value, json};
 use wharf_model::Time;
 
@@ -9,7 +8,6 @@ use super::options::{self, WriteOptions};
 use super::route::{Target, Verb};
 use super::{Api, encode, meta};
 use crate::access::User;
-use crate::kinds::Lookup;
 use crate::status::{Cause, Refusal, Resource};
 use crate::store::{Change, WriteError};
 
@@ -122,26 +120,6 @@ impl Api {
         let pod = Target { verb: Verb::Delete, subresource: String::new(), ..target.clone() };
         self.delete(user, &pod, &options).await?;
         Ok(made())
-    }
-
-    /// Logs of containers, and commands in them: the node's to serve.
-    pub(crate) async fn containers(&self, target: &Target, parts: Parts) -> Result<Answer, Refusal> {
-        let pod = Lookup::get(&self.objects(), target.kind, &target.namespace, &target.name)
-            .ok_or_else(|| Refusal::not_found(target.kind.resource(), &target.name))?;
-        match &self.options().containers {
-            Some(containers) => {
-                let response = containers.serve(pod, &target.subresource, parts).await;
-                Ok(Answer::Whole(response))
-            }
-            None => Err(Refusal::new(
-                501,
-                "NotImplemented",
-                format!(
-                    "pods/{} of {:?} cannot be served: no node agent is connected to this server",
-                    target.subresource, target.name
-                ),
-            )),
-        }
     }
 }
 

@@ -273,3 +273,21 @@ async fn watches_end_with_the_cluster() {
     drop(cluster);
     eventually("the stream is let go", || watch.is_closed()).await;
 }
+
+/// co.md 1.5: a pod is bound by a POST to its subresource, which answers with a Status. That is no pod.
+#[tokio::test(start_paused = true)]
+async fn what_a_subresource_answers_enters_no_store() {
+    let (_watch, watch_reply) = stream();
+    let done = json!({"kind": "Status", "metadata": {}, "status": "Success"});
+    let (cluster, asked) =
+        scripted(vec![list(10, "", vec![thing("a", 5, "red")]), watch_reply, Reply::Json(201, done)]);
+    let store = cluster.store::<Thing>(WatchOptions::default());
+    store.synced().await;
+    eventually("the watch", || asked.lock().unwrap().len() == 2).await;
+    let answer = cluster.hand(&Thing::API, &key("a"), "binding", &json!({"target": {"name": "n"}})).await;
+    assert_eq!(answer.unwrap()["status"], "Success");
+    let Asked { method, path, body, .. } = asked.lock().unwrap()[2].clone();
+    assert_eq!((method.as_str(), path.as_str()), ("POST", "/apis/t.dev/v1/namespaces/ns/things/a/binding"));
+    assert_eq!(body, json!({"target": {"name": "n"}}));
+    assert_eq!(names(&store), ["a"]);
+}

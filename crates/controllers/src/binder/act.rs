@@ -111,10 +111,11 @@ impl Binder {
                 self.send::<PersistentVolumeClaim>(claim, part, patch, &mut hand.stale).await
             }
             Write::Volume(name, part, patch) => {
-                let sent =
-                    self.send::<PersistentVolume>(&Key::cluster(&name), part, patch, &mut hand.stale).await;
-                // Offers are told by the same change, only later: nobody is to be offered what is bound already.
-                self.offers.update(&name, self.volumes.get(&Key::cluster(&name)).as_deref());
+                let key = Key::cluster(&name);
+                let sent = self.send::<PersistentVolume>(&key, part, patch, &mut hand.stale).await;
+                // Offers are told by the same change, only later: nobody is to be offered what is bound, or gone.
+                let now = self.volumes.get(&key).filter(|_| !matches!(sent, Ok(Sent::Gone)));
+                self.offers.update(&name, now.as_deref());
                 sent
             }
         };
@@ -129,8 +130,8 @@ impl Binder {
                 Then::Again
             }
             Ok(Sent::Stale) => Then::Again,
-            // The watch will tell us, and call for another look.
-            Ok(Sent::Gone) => Then::End(Outcome::Done),
+            // By the next look the watch has told us.
+            Ok(Sent::Gone) => Then::End(Outcome::Retry),
             Err(error) => {
                 self.failed(claim, view, step, &error);
                 Then::End(Outcome::Retry)

@@ -23,7 +23,7 @@ pub(super) struct Offers(Arc<Mutex<Inside>>);
 struct Inside {
     ranks: BTreeMap<String, BTreeSet<Rank>>,
     places: BTreeMap<String, (String, Rank)>,
-    taken: BTreeMap<String, Key>,
+    taken: BTreeSet<String>,
 }
 
 impl Offers {
@@ -37,23 +37,31 @@ impl Offers {
     }
 
     /// A hand for a claim: what it holds is nobody else's until it is dropped.
-    pub(super) fn hold(&self, claim: Key) -> Held {
-        Held { offers: self.clone(), claim, name: None }
+    pub(super) fn hold(&self) -> Held {
+        Held { offers: self.clone(), name: None }
     }
 
-    /// Who of these claims, in their order, may get something: each is given an offer that no one before was given.
+    /// Who of these claims of one class, in their order, may get something: each is given an offer that no one before
+    /// was given.
     pub(super) fn spread<'a>(
         &self,
+        of_class: &str,
         claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>,
         is: impl Fn(&str) -> Option<Arc<PersistentVolume>>,
     ) -> Vec<Key> {
-        let inside = self.lock();
-        let mut given = BTreeSet::new();
+        let mut left = {
+            let inside = self.lock();
+            let mut ranks = inside.ranks.get(of_class).cloned().unwrap_or_default();
+            ranks.retain(|(.., name)| !inside.taken.contains(name));
+            ranks
+        };
         let mut lucky = Vec::new();
         for claim in claims {
-            let free = |name: &str| !inside.taken.contains_key(name) && !given.contains(name);
-            if let Some(volume) = inside.first(claim, free, &is) {
-                given.insert(volume.metadata.name.clone());
+            if left.is_empty() {
+                break;
+            }
+            if let Some((rank, _)) = first(&left, claim, |_| true, &is) {
+                left.remove(&rank);
                 lucky.push(claim.metadata.key());
             }
         }
@@ -81,32 +89,29 @@ impl Inside {
             self.places.insert(name.to_owned(), (class, rank));
         }
     }
+}
 
-    /// The first that fits, without a look at those that are too small.
-    fn first(
-        &self,
-        claim: &PersistentVolumeClaim,
-        free: impl Fn(&str) -> bool,
-        is: impl Fn(&str) -> Option<Arc<PersistentVolume>>,
-    ) -> Option<Arc<PersistentVolume>> {
-        let ranks = self.ranks.get(class(claim))?;
-        let asked = claim.requested().unwrap_or(Quantity::ZERO);
-        let from = |modes: usize, size: Quantity| (modes, size, String::new());
-        let fits = |volume: &Arc<PersistentVolume>| {
-            best(claim, [&**volume], Seeker::Binder { delayed: false }).is_some()
-        };
-        (0..=MODES)
-            .flat_map(|modes| ranks.range(from(modes, asked)..from(modes + 1, Quantity::ZERO)))
-            .filter(|(.., name)| free(name))
-            .filter_map(|(.., name)| is(name))
-            .find(fits)
-    }
+/// The first that fits, without a look at those that are too small.
+fn first(
+    ranks: &BTreeSet<Rank>,
+    claim: &PersistentVolumeClaim,
+    free: impl Fn(&str) -> bool,
+    is: impl Fn(&str) -> Option<Arc<PersistentVolume>>,
+) -> Option<(Rank, Arc<PersistentVolume>)> {
+    let asked = claim.requested().unwrap_or(Quantity::ZERO);
+    let from = |modes: usize, size: Quantity| (modes, size, String::new());
+    let fits = |volume: &PersistentVolume| best(claim, [volume], Seeker::Binder { delayed: false }).is_some();
+    (0..=MODES)
+        .flat_map(|modes| ranks.range(from(modes, asked)..from(modes + 1, Quantity::ZERO)))
+        .filter(|(.., name)| free(name))
+        .filter_map(|rank| Some((rank, is(&rank.2)?)))
+        .find(|(_, volume)| fits(volume))
+        .map(|(rank, volume)| (rank.clone(), volume))
 }
 
 /// A volume that is about to be a claim's; at most one at a time.
 pub(super) struct Held {
     offers: Offers,
-    claim: Key,
     name: Option<String>,
 }
 
@@ -122,9 +127,10 @@ impl Held {
         if let Some(name) = self.name.take() {
             inside.taken.remove(&name);
         }
-        let volume = inside.first(claim, |name| !inside.taken.contains_key(name), is)?;
+        let ranks = inside.ranks.get(class(claim))?;
+        let (_, volume) = first(ranks, claim, |name| !inside.taken.contains(name), is)?;
         let name = volume.metadata.name.clone();
-        inside.taken.insert(name.clone(), self.claim.clone());
+        inside.taken.insert(name.clone());
         self.name = Some(name);
         Some(volume)
     }
@@ -202,7 +208,7 @@ mod tests {
         let offers = offers(&volumes);
         for (size, expected) in [("1Gi", Some("d")), ("2Gi", Some("c")), ("4Gi", Some("a")), ("10Gi", None)] {
             let claim = claim("x1", size);
-            let offered = offers.hold(claim.metadata.key()).take(&claim, find(&volumes));
+            let offered = offers.hold().take(&claim, find(&volumes));
             let offered = offered.map(|volume| volume.metadata.name.clone());
             assert_eq!(offered.as_deref(), expected, "{size}");
             let all = volumes.iter().map(|volume| &**volume);
@@ -217,7 +223,7 @@ mod tests {
         let volumes = [volume("a", "1Gi", RWO, json!({})), volume("b", "2Gi", RWO, json!({}))];
         let offers = offers(&volumes);
         let claims = ["1", "2", "3"].map(|name| claim(name, "1Gi"));
-        let mut hands = claims.each_ref().map(|claim| offers.hold(claim.metadata.key()));
+        let mut hands = claims.each_ref().map(|_| offers.hold());
         let mut take = |hand: usize| {
             let volume = hands[hand].take(&claims[hand], find(&volumes));
             assert_eq!(volume.as_ref().map(|volume| volume.metadata.name.as_str()), hands[hand].name());
@@ -245,7 +251,7 @@ mod tests {
             volume("b", "2Gi", RWO, json!({})),
         ];
         let claim = claim("1", "1Gi");
-        let mut hand = offers.hold(claim.metadata.key());
+        let mut hand = offers.hold();
         assert_eq!(hand.take(&claim, find(&bound)).unwrap().metadata.name, "b");
         offers.update("b", None);
         assert!(hand.take(&claim, find(&bound)).is_none());
@@ -261,9 +267,9 @@ mod tests {
         let offers = offers(&volumes);
         let claims = [claim("1", "9Gi"), claim("2", "1Gi"), claim("3", "2Gi"), claim("4", "1Gi")];
         let names = |keys: Vec<Key>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>();
-        assert_eq!(names(offers.spread(&claims, find(&volumes))), ["2", "3"]);
-        let mut hand = offers.hold(claims[1].metadata.key());
+        assert_eq!(names(offers.spread("c", &claims, find(&volumes))), ["2", "3"]);
+        let mut hand = offers.hold();
         assert!(hand.take(&claims[1], find(&volumes)).is_some());
-        assert_eq!(names(offers.spread(&claims[2..], find(&volumes))), ["3"]);
+        assert_eq!(names(offers.spread("c", &claims[2..], find(&volumes))), ["3"]);
     }
 }

@@ -181,7 +181,7 @@ async fn many_at_once() {
             stand.volume(&format!("v{n}"), "", json!({})).await;
         }
     }
-    let _running = stand.start();
+    let running = stand.start();
     // Half of them wait for volumes that come while the others are being bound.
     for n in (1..MANY).step_by(2) {
         stand.volume(&format!("v{n}"), "", json!({})).await;
@@ -194,6 +194,8 @@ async fn many_at_once() {
         assert!(volume.is_bound_to(&bound.metadata));
     }
     assert_eq!(given.len(), MANY);
+    // Each volume is offered, named and bound, each claim too, and nobody fought for one in vain.
+    assert_eq!(running.writes(), 5 * MANY);
 }
 
 /// co.md 1.1 "Crash between any two is repaired by the next sync": the binder dies at each of its writes, before and after
@@ -290,6 +292,53 @@ async fn a_claim_that_a_pod_uses() {
     assert!(stand.has::<PersistentVolumeClaim>(&claim).await.unwrap(), "a pod that has ended is a user too");
     stand.delete::<Pod>(&key).await;
     stand.claim_is_gone(&claim).await;
+}
+
+/// Upstream's protection matrices: what lacks its finalizer gets it, and what the server refuses is tried again.
+#[tokio::test]
+async fn finalizers_come_back_and_refusals_are_overcome() {
+    let stand = Stand::new().await;
+    let running = stand.start();
+    let claim = stand.claim("data", Some("")).await;
+    let volume = stand.volume("disk", "", json!({})).await;
+    stand.claim_is(&claim, is_bound).await;
+    running.refuse(&[("PATCH", "/persistentvolumes/disk"), ("PATCH", "/persistentvolumeclaims/data")]);
+    let none = || json!({"metadata": {"finalizers": null}});
+    stand.change::<PersistentVolumeClaim>(&claim, None, none()).await;
+    stand.change::<PersistentVolume>(&volume, None, none()).await;
+    stand.claim_is(&claim, |claim| claim.metadata.has_finalizer(finalizer::CLAIM_PROTECTION)).await;
+    stand.volume_is(&volume, |volume| volume.metadata.has_finalizer(finalizer::VOLUME_PROTECTION)).await;
+    assert!(running.refused_all());
+    // The list of pods, the finalizer, the question whether the claim is gone, and the phase.
+    running.refuse(&[
+        ("GET", "/namespaces/default/pods"),
+        ("PATCH", "/persistentvolumeclaims/data"),
+        ("GET", "/namespaces/default/persistentvolumeclaims/data"),
+        ("PATCH", "/persistentvolumes/disk/status"),
+    ]);
+    stand.delete::<PersistentVolumeClaim>(&claim).await;
+    stand.claim_is_gone(&claim).await;
+    stand.volume_is(&volume, |volume| volume.status.phase == VolumePhase::Released).await;
+    assert!(running.refused_all());
+    stand.delete::<PersistentVolume>(&volume).await;
+    stand.volume_is_gone(&volume).await;
+}
+
+/// Every write of a binding is refused once: it is bound all the same.
+#[tokio::test]
+async fn refusals_of_a_binding() {
+    let stand = Stand::new().await;
+    let running = stand.start();
+    running.refuse(&[
+        ("PATCH", "/persistentvolumes/disk/status"),
+        ("PATCH", "/persistentvolumes/disk"),
+        ("PATCH", "/persistentvolumeclaims/data/status"),
+        ("PATCH", "/persistentvolumeclaims/data"),
+    ]);
+    stand.volume("disk", "", json!({})).await;
+    let claim = stand.claim("data", Some("")).await;
+    stand.claim_is(&claim, is_bound).await;
+    assert!(running.refused_all());
 }
 
 /// co.md 1.2 "Ephemeral controller": made for the pod, gone with it; a namesake is not touched.

@@ -12,6 +12,7 @@ mod backend;
 mod capacity;
 mod claims;
 mod config;
+pub mod disk;
 mod extents;
 mod fault;
 mod ids;

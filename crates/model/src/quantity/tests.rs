@@ -126,3 +126,13 @@ proptest! {
         prop_assert_eq!(parse(&format!("{whole}.{nano:09}")).bytes(), whole + 1);
     }
 }
+
+/// co.md 1.5: what a pod asks of a CPU is counted in thousandths, and never as less than it is.
+#[test]
+fn thousandths() {
+    for (text, milli) in
+        [("1", 1000), ("250m", 250), ("0.1", 100), ("1u", 1), ("0", 0), ("-1500u", -2), ("9E", i64::MAX)]
+    {
+        assert_eq!(text.parse::<Quantity>().unwrap().milli(), milli, "{text}");
+    }
+}

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::Segments;
-use crate::selector::{NodeSelectorTerm, Operator, Requirement};
+use crate::class::TopologySelectorTerm;
+use crate::selector::{NodeSelector, NodeSelectorTerm, Operator, Requirement};
 use crate::volume::NodeAffinity;
 
 /// The `nodeAffinity` of a volume that the driver put there: a term for each place, all of whose labels must match.
@@ -33,8 +34,25 @@ pub fn node_affinity(accessible: &[Segments]) -> Option<Value> {
 pub fn reaches(affinity: Option<&NodeAffinity>, node: &str, labels: &BTreeMap<String, String>) -> bool {
     match affinity.and_then(|affinity| affinity.required.as_ref()) {
         None => true,
-        Some(required) => required.node_selector_terms.iter().any(|term| term_matches(term, node, labels)),
+        Some(required) => selects(required, node, labels),
     }
+}
+
+/// Whether a selector means a node of this name with these labels.
+pub fn selects(selector: &NodeSelector, node: &str, labels: &BTreeMap<String, String>) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node, labels))
+}
+
+/// Whether a class's `allowedTopologies` allow a place with these labels. None allow all; a term without expressions,
+/// or an expression without values, allows none.
+pub fn allows(allowed: &[TopologySelectorTerm], labels: &BTreeMap<String, String>) -> bool {
+    let holds = |term: &TopologySelectorTerm| {
+        !term.match_label_expressions.is_empty()
+            && term.match_label_expressions.iter().all(|expression| {
+                labels.get(&expression.key).is_some_and(|value| expression.values.contains(value))
+            })
+    };
+    allowed.is_empty() || allowed.iter().any(holds)
 }
 
 fn term_matches(term: &NodeSelectorTerm, node: &str, labels: &BTreeMap<String, String>) -> bool {
@@ -156,6 +174,34 @@ mod tests {
         }
         assert!(reaches(None, "node-a", &labels));
         assert!(reaches(Some(&NodeAffinity::default()), "node-a", &labels));
+    }
+
+    /// co.md 1.5 "provision check": allowedTopologies matches node labels.
+    #[test]
+    fn allowed_places() {
+        let labels = segments(&[("zone", "a"), ("rack", "1")]);
+        let term = |pairs: serde_json::Value| json!({"matchLabelExpressions": pairs});
+        for (terms, expected) in [
+            (json!([]), true),
+            (json!([term(json!([]))]), false),
+            (json!([term(json!([{"key": "zone", "values": []}]))]), false),
+            (json!([term(json!([{"key": "zone", "values": ["b", "a"]}]))]), true),
+            (json!([term(json!([{"key": "zone", "values": ["b"]}]))]), false),
+            (
+                json!([term(json!([{"key": "zone", "values": ["a"]}, {"key": "rack", "values": ["2"]}]))]),
+                false,
+            ),
+            (
+                json!([
+                    term(json!([{"key": "zone", "values": ["b"]}])),
+                    term(json!([{"key": "rack", "values": ["1"]}])),
+                ]),
+                true,
+            ),
+        ] {
+            let allowed: Vec<TopologySelectorTerm> = serde_json::from_value(terms.clone()).unwrap();
+            assert_eq!(allows(&allowed, &labels), expected, "{terms}");
+        }
     }
 
     proptest! {

@@ -65,6 +65,9 @@ pub struct PodSpec {
     /// Whose it is to place; empty is `default-scheduler`.
     #[serde(deserialize_with = "nullable")]
     pub scheduler_name: String,
+    /// While there is one, nobody places it.
+    #[serde(deserialize_with = "nullable")]
+    pub scheduling_gates: Vec<SchedulingGate>,
     /// Labels that its node must have.
     #[serde(deserialize_with = "nullable")]
     pub node_selector: BTreeMap<String, String>,
@@ -100,6 +103,14 @@ pub struct PodSpec {
     /// Its volumes.
     #[serde(deserialize_with = "nullable")]
     pub volumes: Vec<PodVolume>,
+}
+
+/// What keeps a pod from being placed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct SchedulingGate {
+    /// Its name.
+    pub name: String,
 }
 
 /// What is asked of a pod's node; what is only preferred is not read.
@@ -408,6 +419,9 @@ pub struct PodStatus {
     /// Its containers.
     #[serde(deserialize_with = "nullable")]
     pub container_statuses: Vec<ContainerStatus>,
+    /// Containers that were added to look at the others.
+    #[serde(deserialize_with = "nullable")]
+    pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
 words! {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tonic::Code;
 use wharf_cluster::{ApiError, now};
-use wharf_csi::{ErrorClass, Operation, classify, v1};
+use wharf_csi::{ErrorClass, Operation, classify, speaks_of_the_request, v1};
 use wharf_model::names::annotation;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
 
@@ -279,9 +279,9 @@ impl Actor {
     async fn create(&self, claim: Option<&PersistentVolumeClaim>, intent: &Arc<Intent>) -> Progress {
         let whom = Whom::intended(intent, claim);
         let volume = intent.volume.as_str();
-        let happened = |class, exhausted| {
+        let happened = |class, exhausted, vague| {
             let class_uid = intent.class_uid.clone();
-            Happened::Failed { class, exhausted, class_uid }
+            Happened::Failed { class, exhausted, vague, class_uid }
         };
         let secrets = match secret::read(&self.context.cluster, decide::secret(intent).as_ref()).await {
             Ok(secrets) => secrets,
@@ -292,7 +292,7 @@ impl Actor {
                 let never = self.memories.get(volume).uncalled && !api;
                 self.failed(&whom, "CreateVolume", &error.to_string());
                 if never {
-                    self.memories.note(volume, happened(ErrorClass::Final, false));
+                    self.memories.note(volume, happened(ErrorClass::Final, false, false));
                     return Progress::Again;
                 }
                 return Progress::End(Outcome::Retry);
@@ -324,10 +324,13 @@ impl Actor {
             Err(status) => {
                 let class = classify(Operation::Create, status.code());
                 self.failed(&whom, "CreateVolume", &refusal(&status, class, &given));
-                self.memories.note(volume, happened(class, status.code() == Code::ResourceExhausted));
-                match class {
-                    ErrorClass::StillRunning => Progress::End(Outcome::Retry),
-                    ErrorClass::Final | ErrorClass::Infeasible => Progress::Again,
+                let (exhausted, vague) =
+                    (status.code() == Code::ResourceExhausted, !speaks_of_the_request(status.code()));
+                self.memories.note(volume, happened(class, exhausted, vague));
+                // Without an answer that counts it is asked again, and not at once.
+                match self.memories.get(volume).answer {
+                    None => Progress::End(Outcome::Retry),
+                    Some(_) => Progress::Again,
                 }
             }
         }

@@ -73,6 +73,9 @@ pub(crate) struct Memory {
     pub(crate) unsaved: Option<String>,
     /// The intent was written by this process, and the driver was not asked yet: nothing can have been made.
     pub(crate) uncalled: bool,
+    /// Every call for the intent was ours, and is known to have made nothing. Where the intent was found, somebody before
+    /// us may have made a call that had its effect; the failure of ours says nothing of theirs.
+    pub(crate) settled: bool,
     /// What was read from the server for this attempt.
     pub(crate) looked: Option<Arc<Looked>>,
     /// The source of the content is protected.
@@ -152,7 +155,8 @@ pub(crate) enum Happened {
     /// The server will never take the PersistentVolume, and why.
     Unsaved(String),
     /// The driver has refused, or could not be asked and never was.
-    Failed { class: ErrorClass, exhausted: bool, class_uid: String },
+    /// `vague`: the answer is about how the call went, not about what was asked.
+    Failed { class: ErrorClass, exhausted: bool, vague: bool, class_uid: String },
     /// What the driver made is deleted again.
     Undone,
     /// The intent is forgotten: there is no volume.
@@ -174,14 +178,17 @@ impl Memory {
             // What is named next time may be another source of the same name.
             Happened::Stopped => (self.looked, self.protected) = (None, false),
             Happened::Wrote => {
-                *self = Self { uncalled: true, waiting_since: self.waiting_since, ..Self::default() };
+                let waiting_since = self.waiting_since;
+                *self = Self { uncalled: true, settled: true, waiting_since, ..Self::default() };
             }
             Happened::Calling => self.uncalled = false,
             Happened::Made(made) => (self.answer, self.unsaved) = (Some(Answer::Made(made)), None),
             Happened::Unsaved(why) => self.unsaved = Some(why),
-            Happened::Failed { class, exhausted, class_uid } => {
+            Happened::Failed { class, exhausted, vague, class_uid } => {
+                self.settled &= class != ErrorClass::StillRunning;
                 self.answer = match class {
                     ErrorClass::StillRunning => None,
+                    ErrorClass::Final if vague && !self.settled => None,
                     ErrorClass::Final if exhausted => Some(Answer::Exhausted),
                     ErrorClass::Final => Some(Answer::Refused),
                     ErrorClass::Infeasible => Some(Answer::Infeasible { class_uid, since: now }),

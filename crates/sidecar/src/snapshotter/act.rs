@@ -107,7 +107,11 @@ impl One<'_> {
             Err(error) => return self.no_secret(Doing::Create, &error),
         };
         hand.secrets = Some((ask.secret, secrets));
-        self.wrote(None, patch, hand, "cannot mark it as being created").await
+        let written = self.write(None, patch, hand).await;
+        if matches!(written, Written::Yes) {
+            self.remember(|memory| memory.settled = true);
+        }
+        self.then(written, "cannot mark it as being created")
     }
 
     async fn confirm(&self, hand: &mut Hand) -> Then {
@@ -287,7 +291,12 @@ impl One<'_> {
         hand: &mut Hand,
         what: &'static str,
     ) -> Then {
-        match self.write(subresource, patch, hand).await {
+        let written = self.write(subresource, patch, hand).await;
+        self.then(written, what)
+    }
+
+    fn then(&self, written: Written, what: &'static str) -> Then {
+        match written {
             Written::Yes | Written::Stale => Then::Again,
             // The watch will tell, and there is nothing left to say to it.
             Written::Gone => Then::End(Outcome::Done),

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use wharf_cluster::Backoff;
-use wharf_csi::{ErrorClass, Operation, classify};
+use wharf_csi::{ErrorClass, Operation, classify, speaks_of_the_request};
 use wharf_model::Time;
 
 use super::Subject;
@@ -28,6 +28,9 @@ pub(super) struct Memory {
     pub(super) looked: Option<Looked>,
     /// The driver has deleted it.
     pub(super) deleted: bool,
+    /// Every call under the mark was ours, and is known to have made nothing. Where the mark was found, somebody before
+    /// us may have made a call that had its effect; the failure of ours says nothing of theirs.
+    pub(super) settled: bool,
     /// The last attempt, if it failed.
     pub(super) failure: Option<Failure>,
 }
@@ -145,10 +148,12 @@ impl Memory {
             Some(ErrorClass::Final | ErrorClass::Infeasible) | None => backoff.max,
         };
         let pause = Backoff { max, ..backoff }.after(earlier);
+        let speaks = self.settled || failed.code.is_some_and(speaks_of_the_request);
         let ended = match class {
-            Some(ErrorClass::Final | ErrorClass::Infeasible) => failed.asked_at,
+            Some(ErrorClass::Final | ErrorClass::Infeasible) => failed.asked_at.filter(|_| speaks),
             Some(ErrorClass::StillRunning) | None => None,
         };
+        self.settled &= class != Some(ErrorClass::StillRunning);
         let Failed { doing, message, .. } = failed;
         let count = earlier.saturating_add(1);
         // Events tell of deletions; the status is not asked for them.
@@ -191,6 +196,13 @@ impl Memories {
             *memory = Memory { uid: uid.to_owned(), ..Memory::default() };
         }
         change(memory);
+    }
+
+    /// The lease is another's: from here on the driver is asked by others too.
+    pub(super) fn unsettle(&self) {
+        for memory in self.lock().values_mut() {
+            memory.settled = false;
+        }
     }
 
     /// Something changed for a content: what it failed at may work now.

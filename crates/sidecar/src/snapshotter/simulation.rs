@@ -44,6 +44,8 @@ enum Bug {
     LackingProves,
     /// The driver is asked to make what the store believes in.
     Unconfirmed,
+    /// Whatever ends a call is taken for the end of those that somebody else made under the mark.
+    AnyCaller,
 }
 
 /// A step that a worker is at.
@@ -225,6 +227,9 @@ impl Simulation {
                 self.effect(who, &running, false);
             }
         }
+        for memory in self.processes[who].memories.values_mut() {
+            memory.settled = false;
+        }
         self.leader = 1 - who;
     }
 
@@ -330,8 +335,15 @@ impl Simulation {
                 self.failed(who, running, *doing, &why.to_string(), None, None, lost);
                 false
             }
+            Step::Mark { patch, .. } => {
+                let fits = self.world.fits(&running.content, patch);
+                let written = self.write(who, running, patch, lost);
+                if written && fits && !lost {
+                    self.remember(who, running).settled = true;
+                }
+                written
+            }
             Step::Claim { patch }
-            | Step::Mark { patch, .. }
             | Step::Unmark { patch }
             | Step::Clear { patch }
             | Step::Release { patch } => self.write(who, running, patch, lost),
@@ -387,9 +399,8 @@ impl Simulation {
             2 => (None, Some(Code::DeadlineExceeded)),
             _ => (None, None),
         };
-        // A final answer says that nothing was made: it is no answer to what is there.
-        let there = self.cuts.contains_key(&request.name);
-        if let Some(code) = before.filter(|code| *code != Code::Internal || !there) {
+        // Also of what is there: that this call went wrong says nothing of those before it.
+        if let Some(code) = before {
             return fail(self, code);
         }
         self.made += 1;
@@ -450,8 +461,10 @@ impl Simulation {
         }
         let backoff = Backoff { jitter: || 0.0, ..Backoff::default() };
         let failed = Failed { doing, message: message.to_owned(), code, soon: false, asked_at };
-        let now = self.now;
-        self.remember(who, running).has_failed(failed, backoff, now);
+        let (now, any_caller) = (self.now, self.bug == Bug::AnyCaller);
+        let memory = self.remember(who, running);
+        memory.settled |= any_caller;
+        memory.has_failed(failed, backoff, now);
     }
 
     /// What was begun is ended, and nobody is in trouble any more.
@@ -516,7 +529,9 @@ fn a_thousand_stories_end_well() {
 /// The simulation finds what it is for.
 #[test]
 fn planted_bugs_are_found() {
-    for bug in [Bug::AnyVersion, Bug::Unguarded, Bug::NoMark, Bug::LackingProves, Bug::Unconfirmed] {
+    for bug in
+        [Bug::AnyVersion, Bug::Unguarded, Bug::NoMark, Bug::LackingProves, Bug::Unconfirmed, Bug::AnyCaller]
+    {
         let leaks =
             (0..1_000).any(|seed| matches!(Simulation::new(seed, bug).run(), Err(Trouble::Leaked(_))));
         assert!(leaks, "{bug:?} leaks nothing in a thousand stories");

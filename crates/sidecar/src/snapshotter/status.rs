@@ -152,7 +152,7 @@ fn same_object(meta: &Meta) -> Value {
 }
 
 /// Before the driver is asked to make it: our finalizer, and the mark that says so, in one write. Fails if the content
-/// has begun to go meanwhile.
+/// has begun to go meanwhile, or has somebody else's mark.
 pub(super) fn marked(object: &Object) -> Patch {
     let (meta, words) = (object.meta(), object.words());
     let mut operations = match add_finalizer(meta, words.finalizer) {
@@ -166,7 +166,9 @@ pub(super) fn marked(object: &Object) -> Patch {
         operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": annotations}));
     } else {
         let path = |key| format!("/metadata/annotations/{}", step(key));
-        operations.push(json!({"op": "test", "path": path(words.being_deleted), "value": null}));
+        for absent in [words.being_deleted, words.being_created] {
+            operations.push(json!({"op": "test", "path": path(absent), "value": null}));
+        }
         operations.push(json!({"op": "add", "path": path(words.being_created), "value": "yes"}));
     }
     Patch::Json(Value::Array(operations))

@@ -237,9 +237,9 @@ impl RolesArgs {
         Ok(Config {
             connect: ConnectOptions {
                 kubeconfig: kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-                server: None,
                 qps: kube_api_qps,
                 burst: kube_api_burst,
+                ..ConnectOptions::default()
             },
             roles,
             identity: environment.identity(),

@@ -88,9 +88,9 @@ impl SnapshotControllerArgs {
         let config = Config {
             connect: ConnectOptions {
                 kubeconfig: kubeconfig.filter(|path| !path.as_os_str().is_empty()),
-                server: None,
                 qps: kube_api_qps,
                 burst: kube_api_burst,
+                ..ConnectOptions::default()
             },
             roles: Some([Role::SnapshotController].into()),
             identity: environment.identity(),

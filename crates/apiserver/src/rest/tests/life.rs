@@ -261,3 +261,17 @@ async fn a_collection_goes_many_at_a_time_and_is_told_in_its_order() {
     assert_eq!(refused.code, 409, "{}", refused.body);
     assert_eq!(names(&server.get(CONFIGS).await.body).len(), 50);
 }
+
+#[tokio::test]
+async fn every_namespace_has_the_servers_authority_for_its_pods() {
+    let store = store::Options { sync: false, ..store::Options::default() };
+    let options = Options { authority: "a certificate".into(), ..Options::default() };
+    let server = Server::with(store, options).await;
+    server.make("/api/v1/namespaces", json!({"metadata": {"name": "new"}})).await;
+    for namespace in ["default", "kube-system", "new"] {
+        let path = format!("/api/v1/namespaces/{namespace}/configmaps/kube-root-ca.crt");
+        assert_eq!(server.get(&path).await.body["data"]["ca.crt"], "a certificate", "{namespace}");
+        server.delete(&path).await;
+        server.until(&path, |object| object["data"]["ca.crt"] == "a certificate").await;
+    }
+}

@@ -3,11 +3,12 @@
 use std::convert::Infallible;
 use std::future::{Future, pending};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{self, Poll};
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Empty};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -42,6 +43,16 @@ struct Wire {
     left: Arc<AtomicUsize>,
     cut: Cut,
     broken: Arc<Notify>,
+    /// Requests that are refused, once each: method, and a part of the path.
+    refused: Arc<Mutex<Vec<(&'static str, &'static str)>>>,
+}
+
+impl Wire {
+    fn refuses(&self, method: &str, path: &str) -> bool {
+        let mut refused = self.refused.lock().unwrap();
+        let found = refused.iter().position(|(of, part)| *of == method && path.contains(part));
+        found.map(|index| refused.remove(index)).is_some()
+    }
 }
 
 impl tower::Service<http::Request<kube::client::Body>> for Wire {
@@ -54,6 +65,11 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
     }
 
     fn call(&mut self, request: http::Request<kube::client::Body>) -> Self::Future {
+        if self.refuses(request.method().as_str(), request.uri().path()) {
+            let body = Empty::new().map_err(|never| match never {}).boxed_unsync();
+            let answer = http::Response::builder().status(500).body(body).unwrap();
+            return Box::pin(async { Ok(answer) });
+        }
         let counts = request.method() != http::Method::GET && !request.uri().path().contains("/events");
         let counted = |left: usize| if counts { left.checked_sub(1) } else { Some(left) };
         let alive = self.left.load(Ordering::SeqCst) > 0;
@@ -80,12 +96,29 @@ impl tower::Service<http::Request<kube::client::Body>> for Wire {
 pub(super) struct Running {
     tasks: JoinSet<()>,
     broken: Arc<Notify>,
+    left: Arc<AtomicUsize>,
+    refused: Arc<Mutex<Vec<(&'static str, &'static str)>>>,
 }
 
 impl Running {
     /// Waits until the wire is cut.
     pub(super) async fn broken(&self) {
         self.broken.notified().await;
+    }
+
+    /// How many writes there were.
+    pub(super) fn writes(&self) -> usize {
+        usize::MAX - self.left.load(Ordering::SeqCst)
+    }
+
+    /// Refuses the next requests of these methods whose paths contain these parts.
+    pub(super) fn refuse(&self, requests: &[(&'static str, &'static str)]) {
+        self.refused.lock().unwrap().extend(requests);
+    }
+
+    /// Whether all of them were made.
+    pub(super) fn refused_all(&self) -> bool {
+        self.refused.lock().unwrap().is_empty()
     }
 
     /// Ends them as a crash does.
@@ -135,12 +168,15 @@ impl Stand {
     /// The same, on a wire that is cut at the write of this number.
     pub(super) fn start_cut(&self, writes: usize, cut: Cut, settings: binder::Settings) -> Running {
         let broken = Arc::new(Notify::new());
+        let left = Arc::new(AtomicUsize::new(writes));
         let wire = Wire {
             api: self.api.service(User::admin()),
-            left: Arc::new(AtomicUsize::new(writes)),
+            left: Arc::clone(&left),
             cut,
             broken: Arc::clone(&broken),
+            refused: Arc::default(),
         };
+        let refused = Arc::clone(&wire.refused);
         let cluster = Cluster::with_client(kube::Client::new(wire, "default"));
         let gate = Gate::new(None, CancellationToken::new());
         let context = |component: &str| Context {
@@ -153,7 +189,7 @@ impl Stand {
         tasks.spawn(protection::run(context("protection"), protection::Settings::default()));
         tasks.spawn(ephemeral::run(context(ephemeral::COMPONENT), ephemeral::Settings::default()));
         tasks.spawn(expand::run(context(expand::COMPONENT), expand::Settings::default()));
-        Running { tasks, broken }
+        Running { tasks, broken, left, refused }
     }
 
     pub(super) async fn make<K: Kind>(&self, body: Value) -> Value {

@@ -336,7 +336,7 @@ fn what_an_error_means() {
         let mut memory = Memory::default();
         memory.after(Happened::Wrote, NOW);
         memory.after(Happened::Calling, NOW);
-        memory.after(Happened::Failed { class, exhausted, class_uid: "class-1".into() }, NOW);
+        memory.after(Happened::Failed { class, exhausted, vague: false, class_uid: "class-1".into() }, NOW);
         memory
     };
     let infeasible = Answer::Infeasible { class_uid: "class-1".into(), since: NOW };
@@ -346,7 +346,15 @@ fn what_an_error_means() {
         (ErrorClass::Final, true, Some(Answer::Exhausted)),
         (ErrorClass::Infeasible, false, Some(infeasible)),
     ] {
-        assert_eq!(after(class, exhausted), Memory { answer, ..Memory::default() });
+        let settled = class != ErrorClass::StillRunning;
+        assert_eq!(after(class, exhausted), Memory { answer, settled, ..Memory::default() });
+    }
+    // An intent that was found: somebody before us may have asked, with success.
+    for (vague, answer) in [(true, None), (false, Some(Answer::Refused))] {
+        let mut found = Memory::default();
+        let class_uid = "class-1".into();
+        found.after(Happened::Failed { class: ErrorClass::Final, exhausted: false, vague, class_uid }, NOW);
+        assert_eq!(found, Memory { answer, ..Memory::default() }, "{vague}");
     }
 }
 
@@ -395,7 +403,10 @@ fn the_infeasible_waits() {
     let max = Duration::from_secs(300);
     let mut memory = Memory::default();
     let class_uid = "class-1".into();
-    memory.after(Happened::Failed { class: ErrorClass::Infeasible, exhausted: false, class_uid }, NOW);
+    memory.after(
+        Happened::Failed { class: ErrorClass::Infeasible, exhausted: false, vague: false, class_uid },
+        NOW,
+    );
     memory.after(Happened::GaveUp, NOW);
     let scene = Scene { memory, ..Scene::default() };
     let at = |now| decide(&scene.view(), now);

@@ -80,14 +80,13 @@ impl Backend {
                 self.running.push(call);
                 Err(Code::DeadlineExceeded)
             }
-            // What exists is told of, not refused.
-            Mood::Refused => match self.by_name.get(name) {
-                Some(handle) => Ok(handle.clone()),
-                None => {
+            // Also what exists: that this call went wrong says nothing of those before it.
+            Mood::Refused => {
+                if !self.by_name.contains_key(name) {
                     self.asked.remove(name);
-                    Err(Code::Internal)
                 }
-            },
+                Err(Code::Internal)
+            }
             Mood::Away => Err(Code::Unavailable),
         })
     }

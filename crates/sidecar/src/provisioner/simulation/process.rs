@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tonic::Code;
-use wharf_csi::{ErrorClass, Operation, classify};
+use wharf_csi::{ErrorClass, Operation, classify, speaks_of_the_request};
 use wharf_model::names::{VolumeNaming, finalizer};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
@@ -340,7 +340,9 @@ fn failed(code: Code, bug: Option<Bug>) -> Happened {
         ErrorClass::StillRunning if bug == Some(Bug::UnansweredIsFinal) => ErrorClass::Final,
         class => class,
     };
-    Happened::Failed { class, exhausted: false, class_uid: "class".to_owned() }
+    let believed = matches!(bug, Some(Bug::AnyCaller | Bug::UnansweredIsFinal));
+    let vague = !speaks_of_the_request(code) && !believed;
+    Happened::Failed { class, exhausted: false, vague, class_uid: "class".to_owned() }
 }
 
 /// A step, in few words.

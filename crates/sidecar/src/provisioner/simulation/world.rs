@@ -29,6 +29,8 @@ pub(super) enum Bug {
     ForgottenEarly,
     /// A call that was not answered is taken for one that failed.
     UnansweredIsFinal,
+    /// Whatever ends a call is taken for the end of those before it.
+    AnyCaller,
     /// What another volume object stands for is deleted all the same.
     HolderIgnored,
     /// Attached volumes are deleted.
@@ -38,11 +40,12 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::NoIntent,
         Self::WrongKey,
         Self::ForgottenEarly,
         Self::UnansweredIsFinal,
+        Self::AnyCaller,
         Self::HolderIgnored,
         Self::AttachmentsIgnored,
         Self::StaleDeletion,

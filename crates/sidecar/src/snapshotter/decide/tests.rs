@@ -117,8 +117,9 @@ fn answered(answer: Answer, at: Time) -> Memory {
     memory
 }
 
+/// After a call under a mark that we put there ourselves.
 fn failed(doing: Doing, code: Code, at: Time) -> Memory {
-    let mut memory = Memory::default();
+    let mut memory = Memory { settled: true, ..Memory::default() };
     let failed =
         Failed { doing, message: "no".into(), code: Some(code), soon: false, asked_at: Some("7".into()) };
     memory.has_failed(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, at);
@@ -167,6 +168,7 @@ fn a_snapshot_is_taken() {
             {"op": "test", "path": "/metadata/uid", "value": "u"},
             {"op": "add", "path": "/metadata/finalizers/-", "value": names::CONTENT_PROTECTION},
             {"op": "test", "path": going, "value": null},
+            {"op": "test", "path": mark, "value": null},
             {"op": "add", "path": mark, "value": "yes"},
         ])
     );
@@ -309,6 +311,17 @@ fn failures() {
         let later =
             content(both(annotated(names::BEING_CREATED), json!({"metadata": {"resourceVersion": "8"}})));
         assert_eq!(word(&next(&later, &failed(Doing::Create, code, NOW))), "report", "{code:?}");
+    }
+    // A mark that was found: somebody before us may have asked, with success.
+    for (code, expected) in
+        [(Code::Internal, "report"), (Code::Unknown, "report"), (Code::NotFound, "unmark")]
+    {
+        let mut found = Memory::default();
+        let asked_at = Some("7".into());
+        let failed =
+            Failed { doing: Doing::Create, message: "no".into(), code: Some(code), soon: false, asked_at };
+        found.has_failed(failed, Backoff { jitter: || 0.0, ..Backoff::default() }, NOW);
+        assert_eq!(word(&next(&marked, &found)), expected, "{code:?}");
     }
     for (doing, reason, words) in [
         (Doing::Create, "SnapshotCreationFailed", "Failed to create snapshot: no"),

@@ -112,6 +112,11 @@ impl World {
         self.objects.contains_key(name)
     }
 
+    /// Whether a write would be taken.
+    pub(super) fn fits(&self, name: &str, patch: &Patch) -> bool {
+        self.objects.get(name).is_some_and(|object| patched(object, patch).is_some())
+    }
+
     /// A write; says whether the object is there. If it does not fit, the object is read, which the process sees too.
     pub(super) fn patch(&mut self, who: Option<usize>, name: &str, patch: &Patch) -> bool {
         let Some(object) = self.objects.get(name) else { return false };

@@ -10,11 +10,37 @@ use super::objects::{claim, class, pod};
 const DRIVER: &str = "hostpath.csi.k8s.io";
 const READY: &str = "condition=Ready";
 
+/// All but ours.
+const WITHOUT_VOLUMES: &str = "*,-persistentvolume-binder-controller,-persistentvolume-attach-detach-controller,\
+    -persistentvolume-expander-controller,-persistentvolumeclaim-protection-controller,\
+    -persistentvolume-protection-controller,-volumeattributesclass-protection-controller,-ephemeral-volume-controller";
+
 #[test]
 #[ignore = "needs a cluster: make test-cluster"]
 fn upstreams_hostpath_driver() {
-    // Its volumes are files of one node.
-    let cluster = TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() });
+    flows(&TestCluster::start_with(ClusterOptions { nodes: &["node-a"], ..ClusterOptions::default() }));
+}
+
+/// The same with our controllers in place of kube-controller-manager's: kubelet, driver and users see no difference.
+#[test]
+#[ignore = "needs a cluster: make test-cluster"]
+fn upstreams_hostpath_driver_with_our_controllers() {
+    let options =
+        ClusterOptions { nodes: &["node-a"], controllers: WITHOUT_VOLUMES, ..ClusterOptions::default() };
+    let cluster = TestCluster::start_with(options);
+    let kubeconfig = cluster.kubeconfig().display().to_string();
+    let log = cluster.directory().join("log/controllers.log");
+    let mut controllers = Beside::start(
+        &built("wharf"),
+        &["controllers", "--kubeconfig", &kubeconfig, "--leader-election"],
+        &log,
+    );
+    flows(&cluster);
+    controllers.stop();
+}
+
+/// A volume's flows, one after the other, on the one node that has its files.
+fn flows(cluster: &TestCluster) {
     let root = cluster.kubelet_root("node-a");
     let plugin = root.join("plugins").join(DRIVER);
     let state = cluster.directory().join("hostpath");
@@ -83,10 +109,27 @@ fn upstreams_hostpath_driver() {
     cluster.kubectl(&["patch", "pvc", "one", "--patch", bigger]);
     cluster.wait_for("pvc/one", "jsonpath={.status.capacity.storage}=32Mi", 2 * MINUTE);
 
+    // A claim that lives as long as its pod.
+    cluster.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: scratch}\nspec:\n  terminationGracePeriodSeconds: 1\n  \
+         containers: [{name: c, image: \"busybox:1.36\", imagePullPolicy: Never, command: [sleep, \"1000\"], volumeMounts: [{name: v, mountPath: /data}]}]\n  \
+         volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {storageClassName: now, accessModes: \
+         [ReadWriteOnce], resources: {requests: {storage: 16Mi}}}}}}]\n",
+    );
+    cluster.wait_for("pod/scratch", READY, MINUTE);
+    cluster.kubectl(&["delete", "pod", "scratch", "--timeout=60s"]);
+    cluster.eventually("the pod's claim is gone", MINUTE, |cluster| {
+        (!cluster.names("pvc").contains(&"scratch-v".to_owned())).then_some(())
+    });
+
+    // A claim in use is kept until its pod has gone.
+    cluster.kubectl(&["delete", "pvc", "copy", "--wait=false"]);
+    assert!(cluster.names("pvc").contains(&"copy".to_owned()));
+
     let metrics = page(&address, "/metrics").unwrap();
     assert!(metrics.contains("csi_sidecar_operations_seconds"), "{metrics}");
     cluster.kubectl(&["delete", "pod", "one", "two", "copy", "--timeout=60s"]);
-    cluster.kubectl(&["delete", "pvc", "one", "two", "copy", "--timeout=60s"]);
+    cluster.kubectl(&["delete", "pvc", "one", "two", "copy", "--ignore-not-found", "--timeout=60s"]);
     cluster.eventually("everything is deleted", 2 * MINUTE, |cluster| {
         let left = [cluster.names("pv"), cluster.names("volumeattachment")].concat();
         left.is_empty().then_some(())

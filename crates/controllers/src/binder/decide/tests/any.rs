@@ -164,6 +164,22 @@ fn set_1() {
     }
 }
 
+/// co.md 1.1 "Finally status -> Pending": whatever a claim without volume shows of one is taken off.
+#[test]
+fn what_a_pending_claim_shows() {
+    for shows in [
+        json!({"accessModes": ["ReadWriteOnce"]}),
+        json!({"capacity": {"storage": "1Gi"}}),
+        json!({"currentVolumeAttributesClassName": "gold"}),
+    ] {
+        let mut status = shows.clone();
+        status["phase"] = json!("Pending");
+        let mut world = world(vec![], vec![claim("c", json!({"status": status}))]);
+        world.run(usize::MAX);
+        assert_eq!(world.claims[0]["status"], json!({"phase": "Pending"}), "{shows}");
+    }
+}
+
 /// co.md 1.1 "delay", "WaitForFirstConsumer", "WaitForPodScheduled"; upstream's 1-13 to 1-16.
 #[test]
 fn set_1_delayed() {

@@ -3,8 +3,11 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
+use wharf_model::Key;
 
+use super::super::super::view::{Found, Live};
 use super::world::*;
+use super::*;
 
 const LOST: &str =
     "claim: Warning ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!";
@@ -112,6 +115,11 @@ fn the_server_is_asked_before_anything_is_lost() {
         (world.state(), world.asked()),
         (vec!["v Bound c:uid".into(), "c Bound v 1Gi +done +ctl".into()], 1)
     );
+    // One that is lost already is not asked for again and again.
+    let lost = bound_claim("c", "v", json!({"status": {"phase": "Lost"}}));
+    let mut world = World { claims: vec![lost], ..World::default() };
+    world.run(usize::MAX);
+    assert_eq!(world.asked(), 0);
     // 4-12: a claim that our store does not have yet.
     let mut world = World {
         volumes,
@@ -124,6 +132,24 @@ fn the_server_is_asked_before_anything_is_lost() {
         (world.state(), world.asked()),
         (vec!["v Bound c:uid".into(), "c Bound v 1Gi +done +ctl".into()], 1)
     );
+}
+
+/// The server has the claim, our store has not, whatever the reason: that releases no volume.
+#[test]
+fn a_claim_that_is_there_is_believed() {
+    let names = json!({"spec.claimRef": reference("c", "uid"), "status.phase": "Bound"});
+    let world = World { volumes: vec![volume("v", names)], ..World::default() };
+    for (found, step) in [
+        (Found::There("uid".into()), Step::AskClaim),
+        (
+            Found::There("later".into()),
+            Step::VolumePhase { volume: "v".into(), phase: VolumePhase::Released, told: None },
+        ),
+        (Found::Gone, Step::VolumePhase { volume: "v".into(), phase: VolumePhase::Released, told: None }),
+    ] {
+        let live = Live { claim: Some(found.clone()), ..Live::default() };
+        assert_eq!(decide(&world.look(&Key::namespaced("ns", "c"), &live)), step, "{found:?}");
+    }
 }
 
 /// co.md 1.1 "syncVolume"; upstream's set 4.

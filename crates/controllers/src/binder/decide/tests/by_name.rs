@@ -194,6 +194,20 @@ fn what_a_bound_claim_shows() {
             "currentVolumeAttributesClassName": "gold",
         })
     );
+    // A claim that was lost keeps what those who modify said of it.
+    let mut found = world.clone();
+    found.claims[0]["status"] = json!({"phase": "Lost"});
+    found.run(usize::MAX);
+    let status = &found.claims[0]["status"];
+    assert_eq!((&status["phase"], status.get("currentVolumeAttributesClassName")), (&json!("Bound"), None));
+    // A mode that we do not know is not ours to show.
+    let mut odd = world.clone();
+    odd.volumes[0]["spec"]["accessModes"] = json!(["ReadWriteOnce", "New"]);
+    odd.run(usize::MAX);
+    assert_eq!(
+        (&odd.claims[0]["status"]["phase"], odd.claims[0]["status"].get("accessModes")),
+        (&json!("Bound"), None)
+    );
     // A volume that says no size cannot be shown.
     let mut world = world;
     world.volumes[0]["spec"]["capacity"] = json!({});

@@ -163,6 +163,11 @@ fn the_node_that_was_chosen() {
         world.asked()
     };
     assert_eq!([asked(world(&["n"], false, chosen())), asked(world(&[], false, chosen()))], [0, 1]);
+    // One that only our store does not know yet is not gone.
+    let mut unseen = world(&["n"], false, chosen());
+    unseen.unseen.insert("n".to_owned());
+    check("not seen yet", &unseen, handed, &[WAITS]);
+    assert_eq!(asked(unseen), 1);
     // A class that does not wait does not ask for the node either.
     let mut immediate = world(&[], false, chosen());
     immediate.classes = vec![storage_class("gold", json!({}))];

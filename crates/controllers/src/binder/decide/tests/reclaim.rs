@@ -57,6 +57,13 @@ fn by_policy() {
         ),
         ("8-3 nobody deletes it", orphan("Delete", not_csi()), vec![], failed, &[no_plugin]),
         (
+            "8-3 nobody took over",
+            orphan("Delete", json!({"annotations": ["pv.kubernetes.io/migrated-to="], "spec.csi": null})),
+            vec![],
+            failed,
+            &[no_plugin],
+        ),
+        (
             "8-3 a plugin made it",
             orphan(
                 "Delete",

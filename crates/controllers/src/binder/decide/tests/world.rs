@@ -119,7 +119,7 @@ impl World {
         typed::<K>(values).into_iter().filter(seen).collect()
     }
 
-    fn look(&self, key: &Key, live: &Live) -> View {
+    pub(super) fn look(&self, key: &Key, live: &Live) -> View {
         let (claims, all): (Vec<Arc<PersistentVolumeClaim>>, Vec<Arc<PersistentVolume>>) =
             (self.seen(&self.claims), self.seen(&self.volumes));
         let classes: Vec<Arc<StorageClass>> = typed(&self.classes);
@@ -163,7 +163,7 @@ impl World {
             node_known: claim
                 .as_ref()
                 .and_then(|claim| claim.selected_node().map(str::to_owned))
-                .is_none_or(|node| self.nodes.contains(&node)),
+                .is_none_or(|node| self.nodes.contains(&node) && !self.unseen.contains(&node)),
             live: live.clone(),
             claim,
         }
@@ -198,8 +198,12 @@ impl World {
                     live.volume = Some((name.clone(), self.ask(&volumes, name)));
                 }
                 Step::AskNode { name } => {
-                    self.asked += 1;
-                    live.node = Some((name.clone(), Found::Gone));
+                    let nodes: Vec<Value> = self
+                        .nodes
+                        .iter()
+                        .map(|name| json!({"metadata": {"name": name, "uid": name}}))
+                        .collect();
+                    live.node = Some((name.clone(), self.ask(&nodes, name)));
                 }
                 _ => {
                     if *budget == 0 {

@@ -1,8 +1,8 @@
-//! Sees that a file of a given name appears in a directory or goes from it. Where the kernel gives no such
+//! Sees that a socket, or any file, appears in a directory or goes from it. Where the kernel gives no such
 //! news (no inotify instance left, a directory that is not there yet), nothing is seen; who watches looks by
 //! itself from time to time.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
@@ -15,14 +15,21 @@ const BUFFER: usize = 4096;
 const HEADER: usize = 16;
 
 /// The directories that are watched.
-pub(super) struct Watch {
+#[derive(Debug)]
+pub struct SocketWatch {
     /// Not a pipe, but read like one: what comes out of it is all that tokio has to know.
     inotify: Option<Receiver>,
 }
 
-impl Watch {
+impl Default for SocketWatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SocketWatch {
     /// Watches nothing yet. Must be called within a tokio runtime.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)
             .map_err(std::io::Error::from)
             .and_then(Receiver::from_owned_fd_unchecked);
@@ -34,7 +41,7 @@ impl Watch {
 
     /// Watches a directory as well. To be repeated: one that was made anew is another one, and adding the
     /// same one again changes nothing.
-    pub(super) fn add(&self, directory: &Path) {
+    pub fn add(&self, directory: &Path) {
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVED_FROM
@@ -49,14 +56,15 @@ impl Watch {
         }
     }
 
-    /// Ready when a file of one of these names came or went, or a directory itself.
-    pub(super) async fn changed(&self, names: &[OsString]) {
+    /// Ready when a file of a name that this is about came or went, or a directory itself. Safe to drop while it
+    /// waits.
+    pub async fn changed(&self, about: impl Fn(&OsStr) -> bool) {
         let Some(inotify) = &self.inotify else { return std::future::pending().await };
         let mut told = false;
         let mut buffer = [0; BUFFER];
         loop {
             match inotify.try_read(&mut buffer) {
-                Ok(length) => told |= events(&buffer[..length]).any(|event| event.is_about(names)),
+                Ok(length) => told |= events(&buffer[..length]).any(|event| event.is_about(&about)),
                 Err(error) if error.kind() != std::io::ErrorKind::WouldBlock => {
                     return std::future::pending().await;
                 }
@@ -81,11 +89,11 @@ struct Event<'a> {
 }
 
 impl Event<'_> {
-    fn is_about(&self, names: &[OsString]) -> bool {
+    fn is_about(&self, about: impl Fn(&OsStr) -> bool) -> bool {
         match self.name.is_empty() {
             // That a watch has ended follows what ended it.
             true => !self.flags.contains(ReadFlags::IGNORED),
-            false => names.iter().any(|name| name == self.name),
+            false => about(self.name),
         }
     }
 }
@@ -127,14 +135,13 @@ mod tests {
     #[tokio::test]
     async fn names_that_come_and_go_are_seen_and_others_are_not() {
         let dir = tempfile::tempdir().unwrap();
-        let watch = Watch::new();
+        let watch = SocketWatch::new();
         watch.add(&dir.path().join("missing"));
         watch.add(dir.path());
         watch.add(dir.path());
-        let names = [OsString::from("a"), OsString::from("b")];
-        let seen = || async {
-            tokio::time::timeout(Duration::from_millis(200), watch.changed(&names)).await.is_ok()
-        };
+        let about = |name: &OsStr| name == "a" || name == "b";
+        let seen =
+            || async { tokio::time::timeout(Duration::from_millis(200), watch.changed(about)).await.is_ok() };
 
         std::fs::write(dir.path().join("other"), "").unwrap();
         assert!(!seen().await);

@@ -1,0 +1,388 @@
+//! All that is not the controller: the server's objects, people, machines, their agents, and the attacher.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::json;
+use wharf_model::attachment::VolumeError;
+use wharf_model::whole::node::{AttachedVolume, Taint};
+use wharf_model::whole::{Node, Pod};
+use wharf_model::{Time, VolumeAttachment};
+
+use super::super::testing::made;
+use super::super::view::is_live;
+use super::{NODES, Trouble, VOLUMES, volume};
+
+/// Chance, from a seed.
+pub(super) struct Chance(pub(super) u64);
+
+impl Chance {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (x ^ (x >> 31)) % n
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
+    pub(super) fn pick<T: Clone>(&mut self, of: &[T]) -> Option<T> {
+        (!of.is_empty()).then(|| of[self.below(of.len() as u64) as usize].clone())
+    }
+}
+
+/// Objects by name, as a server or a store has them.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Objects {
+    pub(super) pods: BTreeMap<String, Arc<Pod>>,
+    pub(super) nodes: BTreeMap<String, Arc<Node>>,
+    pub(super) attachments: BTreeMap<String, Arc<VolumeAttachment>>,
+}
+
+/// An object, by kind and name.
+pub(super) type Named = (&'static str, String);
+
+impl Objects {
+    /// What is here or there.
+    pub(super) fn names(&self, other: &Self) -> Vec<Named> {
+        let mut names = BTreeSet::new();
+        for objects in [self, other] {
+            names.extend(objects.pods.keys().map(|name| ("pod", name.clone())));
+            names.extend(objects.nodes.keys().map(|name| ("node", name.clone())));
+            names.extend(objects.attachments.keys().map(|name| ("attachment", name.clone())));
+        }
+        names.into_iter().collect()
+    }
+
+    /// Takes one object as it is there.
+    pub(super) fn take(&mut self, from: &Self, (kind, name): Named) {
+        fn one<T: Clone>(to: &mut BTreeMap<String, T>, from: &BTreeMap<String, T>, name: String) {
+            match from.get(&name) {
+                Some(object) => drop(to.insert(name, object.clone())),
+                None => drop(to.remove(&name)),
+            }
+        }
+        match kind {
+            "pod" => one(&mut self.pods, &from.pods, name),
+            "node" => one(&mut self.nodes, &from.nodes, name),
+            _ => one(&mut self.attachments, &from.attachments, name),
+        }
+    }
+}
+
+/// A machine and the agent on it.
+#[derive(Default)]
+struct Machine {
+    /// Whether its agent works.
+    alive: bool,
+    /// Volumes that the agent found attached and is about to mount.
+    mounting: BTreeSet<&'static str>,
+    mounted: BTreeSet<&'static str>,
+}
+
+pub(super) struct World {
+    pub(super) server: Objects,
+    machines: BTreeMap<&'static str, Machine>,
+    /// Where the driver has volumes.
+    published: BTreeSet<(&'static str, String)>,
+    made: u64,
+}
+
+impl World {
+    pub(super) fn new(nodes: &[&'static str]) -> Self {
+        let machine = |name: &&'static str| (*name, Machine { alive: true, ..Machine::default() });
+        let machines = nodes.iter().map(machine).collect();
+        let (server, published) = Default::default();
+        let mut world = Self { server, machines, published, made: 0 };
+        for node in nodes {
+            world.register(node);
+        }
+        world
+    }
+
+    /// An agent that finds no Node makes one, and says at once what it uses.
+    fn register(&mut self, name: &str) {
+        self.made += 1;
+        let machine = self.machines.get(name);
+        let used = machine.into_iter().flat_map(|machine| machine.mounted.union(&machine.mounting));
+        let used: Vec<String> = used.map(|handle| volume(handle).to_string()).collect();
+        let node = made(json!({
+            "metadata": {
+                "name": name,
+                "uid": format!("node-{}", self.made),
+                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "volumesInUse": used},
+        }));
+        self.server.nodes.insert(name.to_owned(), node);
+    }
+
+    fn node(&mut self, name: &str) -> Option<&mut Node> {
+        self.server.nodes.get_mut(name).map(Arc::make_mut)
+    }
+
+    /// Pods are made and deleted, and nodes that are off are said to be.
+    pub(super) fn people(&mut self, chance: &mut Chance, now: Time) {
+        let pods: Vec<String> = self.server.pods.keys().cloned().collect();
+        match chance.below(6) {
+            0..=2 if pods.len() < 5 => {
+                self.made += 1;
+                let (name, handle) = (format!("p{}", self.made), VOLUMES[chance.below(2) as usize]);
+                // Many come to where the volume is: it may be just leaving.
+                let is_there =
+                    |node: &&&str| self.server.attachments.contains_key(&volume(handle).attachment(node));
+                let near: Vec<&str> = NODES.iter().filter(is_there).copied().collect();
+                let any = NODES[chance.below(3) as usize];
+                let node = chance.pick(&near).filter(|_| chance.one_in(2)).unwrap_or(any);
+                let pod = made(json!({
+                    "metadata": {
+                        "namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string(),
+                    },
+                    "spec": {
+                        "nodeName": node,
+                        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": handle}}],
+                    },
+                    "status": {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
+                }));
+                self.server.pods.insert(name, pod);
+            }
+            3 | 4 => {
+                let Some(name) = chance.pick(&pods) else { return };
+                let Some(pod) = self.server.pods.get_mut(&name).map(Arc::make_mut) else { return };
+                let dead =
+                    self.machines.get(pod.spec.node_name.as_str()).is_some_and(|machine| !machine.alive);
+                pod.metadata.deletion_timestamp = Some(now);
+                if dead && chance.one_in(2) {
+                    self.server.pods.remove(&name);
+                }
+            }
+            _ => {
+                let name = NODES[chance.below(3) as usize];
+                let off = !self.machines[name].alive;
+                let gone = off && chance.one_in(4);
+                let Some(node) = self.node(name) else { return };
+                node.spec.taints.clear();
+                if off {
+                    let key = "node.kubernetes.io/out-of-service".to_owned();
+                    let taint = Taint { key, effect: "NoExecute".into(), ..Taint::default() };
+                    node.spec.taints.push(taint);
+                }
+                if gone {
+                    self.server.nodes.remove(name);
+                }
+            }
+        }
+    }
+
+    /// A machine falls silent, or comes back: after a restart, or as if nothing had been.
+    pub(super) fn fate(&mut self, chance: &mut Chance) {
+        let name = NODES[chance.below(3) as usize];
+        let restarted = chance.one_in(2);
+        let Some(machine) = self.machines.get_mut(name) else { return };
+        machine.alive = !machine.alive;
+        let alive = machine.alive;
+        if alive && restarted {
+            machine.mounted.clear();
+            machine.mounting.clear();
+        }
+        if alive && !self.server.nodes.contains_key(name) {
+            self.register(name);
+        }
+        if let Some(node) = self.node(name) {
+            node.status.conditions[0].status = if alive { "True" } else { "Unknown" }.to_owned();
+        }
+    }
+
+    /// An agent does one thing, as kubelet does it: says what it uses, and only then looks what is attached.
+    pub(super) fn agent(&mut self, chance: &mut Chance) {
+        let name = NODES[chance.below(3) as usize];
+        let Some(node) = self.server.nodes.get(name).cloned() else { return };
+        let Some(machine) = self.machines.get_mut(name).filter(|machine| machine.alive) else { return };
+        let here = |pod: &&Arc<Pod>| pod.spec.node_name == name;
+        let claim = |pod: &Arc<Pod>| {
+            let claim = pod.claims().next();
+            VOLUMES.into_iter().find(|volume| claim.as_deref() == Some(*volume))
+        };
+        let wanted: BTreeSet<&'static str> =
+            self.server.pods.values().filter(here).filter(|pod| is_live(pod)).filter_map(claim).collect();
+        let full = |handle: &&'static str| volume(handle).to_string();
+        match chance.below(6) {
+            0 | 1 => {
+                let used: BTreeSet<&'static str> =
+                    wanted.iter().chain(&machine.mounted).chain(&machine.mounting).copied().collect();
+                let used = used.iter().map(full).collect();
+                if let Some(node) = self.node(name) {
+                    node.status.volumes_in_use = used;
+                }
+            }
+            2 | 3 => {
+                let (status, server) = (&node.status, &self.server);
+                let attached = |handle: &&&'static str| {
+                    let told = status.volumes_attached.iter().any(|attached| attached.name == full(handle));
+                    let attachment = server.attachments.get(&volume(handle).attachment(name));
+                    let there = |a: &Arc<VolumeAttachment>| a.status.attached && !a.metadata.is_deleting();
+                    status.volumes_in_use.contains(&full(handle)) && told && attachment.is_some_and(there)
+                };
+                let found: Vec<&'static str> =
+                    wanted.difference(&machine.mounted).filter(attached).copied().collect();
+                machine.mounting.extend(found);
+            }
+            4 => machine.mounted.append(&mut machine.mounting),
+            _ => {
+                machine.mounted.retain(|handle| wanted.contains(handle));
+                let ending = |pod: &Pod| pod.spec.node_name == name && pod.metadata.is_deleting();
+                for pod in self.server.pods.values_mut().filter(|pod| ending(pod)) {
+                    let state = &mut Arc::make_mut(pod).status.container_statuses[0].state;
+                    state.running = None;
+                    state.terminated = Some(Default::default());
+                }
+                let live = self.server.pods.values().filter(here).filter(|pod| is_live(pod));
+                let wanted: BTreeSet<&'static str> = live.filter_map(claim).collect();
+                let unmounted = |handle| !machine.mounted.contains(handle) || wanted.contains(handle);
+                let done = |pod: &Arc<Pod>| ending(pod) && claim(pod).is_none_or(unmounted);
+                self.server.pods.retain(|_, pod| !done(pod));
+            }
+        }
+    }
+
+    /// The attacher sees to one attachment. It refuses nothing by itself.
+    pub(super) fn attacher(&mut self, chance: &mut Chance, trouble: bool) -> Result<(), Trouble> {
+        let names: Vec<String> = self.server.attachments.keys().cloned().collect();
+        let Some(name) = chance.pick(&names) else { return Ok(()) };
+        let Some(attachment) = self.server.attachments.get_mut(&name).map(Arc::make_mut) else {
+            return Ok(());
+        };
+        let source = attachment.spec.source.persistent_volume_name.clone();
+        let Some(handle) = VOLUMES.into_iter().find(|volume| source.as_deref() == Some(*volume)) else {
+            return Ok(());
+        };
+        let at = (handle, attachment.spec.node_name.clone());
+        let fails = trouble && chance.one_in(3);
+        let error = || Some(VolumeError { message: "no".into(), ..VolumeError::default() });
+        if attachment.metadata.is_deleting() {
+            if fails {
+                attachment.status.detach_error = error();
+            } else {
+                self.published.remove(&at);
+                self.server.attachments.remove(&name);
+            }
+        } else if !attachment.status.attached {
+            attachment.metadata.finalizers = vec!["external-attacher/d-test".into()];
+            if fails {
+                attachment.status.attach_error = error();
+            } else {
+                attachment.status.attached = true;
+                attachment.status.attach_error = None;
+            }
+            // What failed may have happened.
+            if !fails || chance.one_in(2) {
+                let elsewhere = |other: &(&str, String)| other.0 == handle && other.1 != at.1;
+                if handle == "x" && self.published.iter().any(elsewhere) {
+                    return Err(Trouble::TwoNodes { volume: handle.to_owned(), node: at.1 });
+                }
+                self.published.insert(at);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_mounted(&self, volume: &str, node: &str) -> bool {
+        let has = |machine: &Machine| machine.mounted.contains(volume) || machine.mounting.contains(volume);
+        self.machines.get(node).is_some_and(has)
+    }
+
+    /// The controller's request.
+    pub(super) fn attach(&mut self, handle: &str, node: &str) {
+        self.made += 1;
+        let (name, uid) = (volume(handle).attachment(node), format!("va-{}", self.made));
+        self.server.attachments.entry(name.clone()).or_insert_with(|| {
+            made(json!({
+                "metadata": {"name": name, "uid": uid},
+                "spec": {"attacher": "d.test", "nodeName": node, "source": {"persistentVolumeName": handle}},
+                "status": {"attached": false},
+            }))
+        });
+    }
+
+    /// The controller's request.
+    pub(super) fn detach(&mut self, name: &str, uid: &str) {
+        let Some(attachment) = self.server.attachments.get_mut(name).map(Arc::make_mut) else { return };
+        if attachment.metadata.uid != uid {
+            return;
+        }
+        if attachment.metadata.finalizers.is_empty() {
+            self.server.attachments.remove(name);
+        } else {
+            attachment.metadata.deletion_timestamp.get_or_insert(Time(0));
+        }
+    }
+
+    /// The controller's request.
+    pub(super) fn report(&mut self, name: &str, uid: &str, list: &[AttachedVolume]) {
+        if let Some(node) = self.node(name).filter(|node| node.metadata.uid == uid) {
+            node.status.volumes_attached = list.to_vec();
+        }
+    }
+
+    /// Every machine works, and nobody says otherwise.
+    pub(super) fn heal(&mut self) {
+        for name in NODES {
+            if let Some(machine) = self.machines.get_mut(name) {
+                machine.alive = true;
+                machine.mounting.clear();
+            }
+            if !self.server.nodes.contains_key(name) {
+                self.register(name);
+            }
+            if let Some(node) = self.node(name) {
+                node.status.conditions[0].status = "True".to_owned();
+                node.spec.taints.clear();
+            }
+        }
+    }
+
+    /// What was taken away by force is an error to whoever has it mounted.
+    pub(super) fn lose(&mut self) {
+        let published = &self.published;
+        for (name, machine) in &mut self.machines {
+            machine.mounted.retain(|handle| published.contains(&(*handle, (*name).to_owned())));
+        }
+    }
+
+    /// What is not yet as it should be, once all is well.
+    pub(super) fn unsettled(&self) -> Option<String> {
+        if self.server.pods.values().any(|pod| pod.metadata.is_deleting()) {
+            return Some("a pod is still going".into());
+        }
+        for handle in VOLUMES {
+            let name = volume(handle).to_string();
+            let uses = |pod: &&Arc<Pod>| pod.claims().next().as_deref() == Some(handle);
+            let wanted: BTreeSet<&str> =
+                self.server.pods.values().filter(uses).map(|pod| pod.spec.node_name.as_str()).collect();
+            let mut there = BTreeSet::new();
+            for node in NODES {
+                let status = &self.server.nodes[node].status;
+                let attachment = self.server.attachments.get(&volume(handle).attachment(node));
+                let attached = attachment.is_some_and(|a| a.status.attached && !a.metadata.is_deleting());
+                let told = status.volumes_attached.iter().any(|attached| attached.name == name);
+                let mounted = self.machines[node].mounted.contains(handle);
+                let state = (attached, told, mounted);
+                if attachment.is_some() && !wanted.contains(node) || told != attached || mounted != attached {
+                    let wanted = wanted.contains(node);
+                    return Some(format!("{handle} on {node}: {state:?}, wanted {wanted}"));
+                }
+                if attached {
+                    there.insert(node);
+                }
+            }
+            let enough = if handle == "x" { there.len() == wanted.len().min(1) } else { there == wanted };
+            if !enough {
+                return Some(format!("{handle} is on {there:?}, wanted on {wanted:?}"));
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,290 @@
+//! A claim's way to its volume, and a volume's to its end.
+
+use wharf_model::claim::{ClaimPhase, ResizeStatus};
+use wharf_model::names::{annotation, reason};
+use wharf_model::volume::{ReclaimPolicy, VolumePhase};
+use wharf_model::whole::Pod;
+use wharf_model::{Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
+
+use crate::facts::{ClaimFacts, Facts, Known};
+use crate::story::{Said, Step};
+
+/// Who binds claims.
+const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
+
+/// The way of a claim, as far as it has come.
+pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
+    let name = facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default();
+    let claim = match &facts.claim {
+        Known::There(claim) => claim,
+        Known::Absent => return vec![Step::waits(name, "there is no such claim", "whoever is to make it")],
+        Known::Unknown => return vec![Step::unknown(name, "it could not be read")],
+    };
+    let mut steps = Vec::new();
+    if claim.metadata.is_deleting() {
+        steps.push(deleting(&name, claim, facts));
+    }
+    match claim.status.phase {
+        ClaimPhase::Bound => {
+            let size = claim.status.capacity.storage.map(|size| format!(", {size}")).unwrap_or_default();
+            steps.push(Step::done(&name, format!("bound to volume {}{size}", claim.spec.volume_name)));
+            steps.extend(growing(&name, claim, facts, all));
+            steps.extend(modifying(&name, claim, all));
+        }
+        ClaimPhase::Lost => {
+            let says = format!("its volume {} is gone, and its data with it", claim.spec.volume_name);
+            let step = Step::waits(&name, says, "you: delete the claim, or restore the volume object");
+            steps.push(step.after(all.warning(claim, &["ClaimLost", "ClaimMisbound"])));
+        }
+        ClaimPhase::Pending | ClaimPhase::Unknown => steps.push(unbound(&name, claim, facts, all)),
+    }
+    steps
+}
+
+/// Why a claim that is to go is still there.
+fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
+    let since = claim.metadata.deletion_timestamp;
+    let pods: Vec<String> = facts.pods.iter().flatten().map(|pod| pod.metadata.name.clone()).collect();
+    let kept = claim.metadata.finalizers.join(", ");
+    match (facts.pods.is_some(), pods.is_empty()) {
+        (true, false) => {
+            let says = format!("it is being deleted, and still used by pod {}", pods.join(", "));
+            Step::waits(name, says, "you: delete these pods; ended ones count too").since(since)
+        }
+        _ => Step::waits(
+            name,
+            format!("it is being deleted, and kept by {kept}"),
+            "whoever put these finalizers there",
+        )
+        .since(since),
+    }
+}
+
+/// What a claim without a volume waits for.
+fn unbound(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Step {
+    let since = claim.metadata.creation_timestamp;
+    let step = |says: String, whose: &str| Step::waits(name, says, whose).since(since);
+    let mismatch = all.warning(claim, &["VolumeMismatch", "FailedBinding"]);
+    if !claim.spec.volume_name.is_empty() {
+        let volume = &claim.spec.volume_name;
+        return match &facts.volume {
+            Known::Absent => {
+                step(format!("it asks for volume {volume}, which does not exist"), "whoever is to make it")
+            }
+            Known::Unknown => {
+                Step::unknown(name, format!("it asks for volume {volume}, which could not be read"))
+            }
+            Known::There(there) => step(elsewhere(claim, there, volume), BINDER).after(mismatch),
+        };
+    }
+    let class = match (claim.class(), &facts.class) {
+        (None, _) => {
+            let says = "it names no storage class, and there is no default one".to_owned();
+            return match facts.default_class {
+                Some(false) => step(says, "you: name a class, or make one the default"),
+                Some(true) => step("the default class is about to be set".to_owned(), BINDER),
+                None => {
+                    Step::unknown(name, "it names no storage class; whether there is a default is not known")
+                }
+            };
+        }
+        (Some(""), _) => {
+            let says = "it wants a volume that somebody made by hand, and none fits".to_owned();
+            return step(says, "you: make a PersistentVolume without a class").after(mismatch);
+        }
+        (Some(class), Known::Absent) => {
+            let says = format!("its storage class {class} does not exist");
+            return step(says, "you: make the class, or the claim anew with another");
+        }
+        (Some(class), Known::Unknown) => {
+            return Step::unknown(name, format!("its storage class {class} could not be read"));
+        }
+        (Some(_), Known::There(class)) => class,
+    };
+    if class.waits_for_first_consumer() && claim.selected_node().is_none() {
+        return waiting_for_pod(name, claim, facts).since(since);
+    }
+    provisioning(name, claim, class, facts, all).since(since)
+}
+
+fn elsewhere(claim: &PersistentVolumeClaim, volume: &PersistentVolume, name: &str) -> String {
+    match &volume.spec.claim_ref {
+        Some(other) if !volume.is_bound_to(&claim.metadata) && !other.uid.is_empty() => {
+            format!("it asks for volume {name}, which is claim {}'s", other.key())
+        }
+        _ => format!("it asks for volume {name}, and is not bound to it yet"),
+    }
+}
+
+/// The class waits for a pod.
+fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
+    let class = claim.class().unwrap_or_default();
+    let Some(pods) = &facts.pods else {
+        return Step::unknown(name, format!("class {class} waits for a pod; pods could not be read"));
+    };
+    let unplaced = |pod: &&Pod| pod.spec.node_name.is_empty() && !pod.has_ended();
+    match pods.iter().find(unplaced) {
+        None if pods.is_empty() => {
+            let says =
+                format!("class {class} makes volumes where their pod is, and no pod uses this claim yet");
+            Step::waits(name, says, "you: make a pod that uses it")
+        }
+        None => {
+            let says = format!("class {class} waits for the scheduler, and its pod was placed without it");
+            Step::waits(name, says, "you: let the scheduler place the pod (no spec.nodeName)")
+        }
+        Some(pod) => {
+            let says = format!("class {class} waits until pod {} has a node", pod.metadata.name);
+            Step::waits(name, says, "the scheduler").after(unscheduled(pod))
+        }
+    }
+}
+
+/// What the scheduler said of a pod that it cannot place.
+pub(crate) fn unscheduled(pod: &Pod) -> Option<Said> {
+    let condition = pod.status.conditions.iter().find(|condition| condition.kind == "PodScheduled")?;
+    (condition.status == "False").then(|| Said {
+        by: format!("pod {}", condition.reason),
+        text: condition.message.clone(),
+        at: condition.last_transition_time,
+    })
+}
+
+fn provisioning(
+    name: &str,
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    facts: &ClaimFacts,
+    all: &Facts,
+) -> Step {
+    let driver = &class.provisioner;
+    if claim.provisioner().is_none() {
+        return Step::waits(name, format!("nobody has asked {driver} for a volume yet"), BINDER)
+            .after(all.warning(claim, &[reason::PROVISIONING_FAILED]));
+    }
+    let near = claim.selected_node().map(|node| format!(" for node {node}")).unwrap_or_default();
+    let described = match facts.driver {
+        Known::Absent => format!(" (no CSIDriver of that name: does {driver} run here?)"),
+        Known::There(_) | Known::Unknown => String::new(),
+    };
+    let error = all
+        .attempt("provisioner", &claim.key().to_string())
+        .or_else(|| all.warning(claim, &[reason::PROVISIONING_FAILED]));
+    let says = format!("{driver} was asked for a volume{near}{described}");
+    Step::waits(name, says, format!("the provisioner of {driver}")).after(error)
+}
+
+/// How far an expansion has come.
+fn growing(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Option<Step> {
+    let (wanted, there) = (claim.requested()?, claim.status.capacity.storage?);
+    if wanted <= there {
+        return None;
+    }
+    let driver =
+        facts.volume.there().and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.as_str());
+    let resizer = format!("the resizer of {}", driver.unwrap_or("its driver"));
+    let what = format!("it has {there} and wants {wanted}");
+    let condition = |kind: &str| {
+        claim.status.condition(kind).map(|condition| Said {
+            by: format!("condition {kind}"),
+            text: condition.message.clone(),
+            at: condition.last_transition_time,
+        })
+    };
+    let attempt = || all.attempt("resizer", &claim.key().to_string());
+    let failed = || {
+        attempt()
+            .or_else(|| condition("ControllerResizeError"))
+            .or_else(|| all.warning(claim, &["VolumeResizeFailed"]))
+    };
+    let on_node = || condition("NodeResizeError");
+    let step = match claim.status.allocated_resource_statuses.storage {
+        None | Some(ResizeStatus::Unknown) => Step::waits(name, what, resizer).after(failed()),
+        Some(ResizeStatus::ControllerResizeInProgress) => {
+            Step::waits(name, format!("{what}: the driver expands it"), resizer).after(failed())
+        }
+        Some(ResizeStatus::ControllerResizeInfeasible) => {
+            Step::waits(name, format!("{what}: the driver says that it never can"), "you: ask for less")
+                .after(failed())
+        }
+        Some(ResizeStatus::NodeResizePending) => {
+            let says = format!("{what}: the volume has grown, its file system not yet");
+            Step::waits(name, says, "the node of a pod that uses it (kubelet), or you: start one")
+                .after(on_node())
+        }
+        Some(ResizeStatus::NodeResizeInProgress) => {
+            Step::waits(name, format!("{what}: its node expands it"), "the node (kubelet)").after(on_node())
+        }
+        Some(ResizeStatus::NodeResizeInfeasible) => Step::waits(
+            name,
+            format!("{what}: the driver says on the node that it never can"),
+            "you: ask for less",
+        )
+        .after(on_node()),
+    };
+    Some(step)
+}
+
+/// How far a change of its attributes class has come.
+fn modifying(name: &str, claim: &PersistentVolumeClaim, all: &Facts) -> Option<Step> {
+    let status = claim.status.modify_volume_status.as_ref()?;
+    let target = &status.target_volume_attributes_class_name;
+    let error = all
+        .attempt("resizer", &claim.key().to_string())
+        .or_else(|| all.warning(claim, &["VolumeModifyFailed"]));
+    let says = format!("it is being changed to attributes class {target} ({})", status.status);
+    Some(Step::waits(name, says, "the resizer of its driver").after(error))
+}
+
+/// The way of a volume, from its claim's end to its own.
+pub(crate) fn walk_volume(all: &Facts) -> Vec<Step> {
+    let Some(facts) = all.claims.first() else { return Vec::new() };
+    let volume = match &facts.volume {
+        Known::There(volume) => volume,
+        Known::Absent => {
+            return vec![Step::waits("volume", "there is no such volume", "whoever is to make it")];
+        }
+        Known::Unknown => return vec![Step::unknown("volume", "it could not be read")],
+    };
+    let name = format!("volume {}", volume.metadata.name);
+    let mut steps = vec![phase(&name, volume, all)];
+    steps.extend(crate::attach::of_volume(volume, facts, all));
+    if volume.metadata.is_deleting() {
+        let says = format!("it is being deleted, and kept by {}", volume.metadata.finalizers.join(", "));
+        let step = Step::waits(&name, says, "whoever put these finalizers there");
+        steps.push(step.since(volume.metadata.deletion_timestamp));
+    }
+    steps
+}
+
+fn phase(name: &str, volume: &PersistentVolume, all: &Facts) -> Step {
+    let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.key().to_string()).unwrap_or_default();
+    let driver = volume.spec.csi.as_ref().map_or("no CSI driver", |csi| csi.driver.as_str());
+    match (volume.status.phase, volume.spec.persistent_volume_reclaim_policy) {
+        (VolumePhase::Bound, _) => Step::done(name, format!("claim {claim}'s, of {driver}")),
+        (VolumePhase::Available, _) => Step::done(name, "free for a claim that it fits"),
+        (VolumePhase::Released, ReclaimPolicy::Delete) => {
+            let provisioner = volume.metadata.annotation(annotation::PROVISIONED_BY).unwrap_or(driver);
+            let error = all
+                .attempt("provisioner", &volume.metadata.name)
+                .or_else(|| all.warning(volume, &[reason::VOLUME_FAILED_DELETE]));
+            Step::waits(
+                name,
+                format!("claim {claim} is gone: it is to be deleted"),
+                format!("the provisioner of {provisioner}"),
+            )
+            .after(error)
+        }
+        (VolumePhase::Released, _) => {
+            let says = format!("claim {claim} is gone; its policy is to keep it, data and all");
+            Step::waits(name, says, "you: delete it, or clear its claimRef for another claim")
+        }
+        (VolumePhase::Failed, _) => {
+            Step::waits(name, "it could not be reclaimed", "the provisioner of its driver")
+                .after(all.warning(volume, &[reason::VOLUME_FAILED_DELETE]))
+        }
+        (VolumePhase::Pending | VolumePhase::Unknown, _) => {
+            Step::waits(name, "nobody has looked at it yet", BINDER)
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What is known: objects as they were read, events about them, and what could not be read.
+
+use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
+use wharf_model::whole::{Node, Pod};
+use wharf_model::{
+    CSIDriver, CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Time,
+    VolumeAttachment,
+};
+
+use crate::Attempt;
+use crate::story::Said;
+
+/// An object that was asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Known<T> {
+    /// It is there.
+    There(T),
+    /// The server says that it is not.
+    Absent,
+    /// Nobody knows: it could not be read, or there was no reason to.
+    #[default]
+    Unknown,
+}
+
+impl<T> Known<T> {
+    /// The object, if it is there.
+    pub fn there(&self) -> Option<&T> {
+        match self {
+            Self::There(object) => Some(object),
+            Self::Absent | Self::Unknown => None,
+        }
+    }
+}
+
+/// One claim and what hangs on it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ClaimFacts {
+    /// Where it is.
+    pub key: Option<Key>,
+    /// The claim.
+    pub claim: Known<PersistentVolumeClaim>,
+    /// Its class.
+    pub class: Known<StorageClass>,
+    /// Whether any class is the default.
+    pub default_class: Option<bool>,
+    /// Its volume.
+    pub volume: Known<PersistentVolume>,
+    /// Where that is attached, or is to be; `None` if nobody knows.
+    pub attachments: Option<Vec<VolumeAttachment>>,
+    /// Its driver, as it is described.
+    pub driver: Known<CSIDriver>,
+    /// Pods that use it; `None` if nobody knows.
+    pub pods: Option<Vec<Pod>>,
+}
+
+/// An event, as far as stories go.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The object it is about, by identity.
+    pub uid: String,
+    /// Whether it is a warning.
+    pub warning: bool,
+    /// Its reason.
+    pub reason: String,
+    /// What it says.
+    pub message: String,
+    /// When it was said last.
+    pub last: Time,
+}
+
+/// All that is known about a subject.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Facts {
+    /// The pod, where one was asked about.
+    pub pod: Known<Pod>,
+    /// The node that it is on.
+    pub node: Known<Node>,
+    /// The drivers of that node.
+    pub csi_node: Known<CSINode>,
+    /// The claims: the one that was asked about, or the pod's.
+    pub claims: Vec<ClaimFacts>,
+    /// The snapshot.
+    pub snapshot: Known<VolumeSnapshot>,
+    /// Its content.
+    pub content: Known<VolumeSnapshotContent>,
+    /// Whether a class for snapshots is there: the one it names, or a default.
+    pub snapshot_class: Option<bool>,
+    /// Events about all of these.
+    pub events: Vec<Told>,
+    /// What the sidecar tried.
+    pub attempts: Vec<Attempt>,
+    /// What could not be read, and why.
+    pub missing: Vec<String>,
+}
+
+impl Facts {
+    /// The last warning about an object with one of these reasons; with none, with any.
+    pub fn warning<K: Kind>(&self, object: &K, reasons: &[&str]) -> Option<Said> {
+        let uid = &object.meta().uid;
+        let about = |told: &&Told| {
+            told.warning
+                && told.uid == *uid
+                && (reasons.is_empty() || reasons.contains(&told.reason.as_str()))
+        };
+        let last = self.events.iter().filter(about).max_by_key(|told| told.last)?;
+        Some(Said { by: format!("event {}", last.reason), text: last.message.clone(), at: Some(last.last) })
+    }
+
+    /// What the sidecar's role said of an object when it failed last; more exact than an event.
+    pub fn attempt(&self, role: &str, object: &str) -> Option<Said> {
+        let attempt =
+            self.attempts.iter().find(|attempt| attempt.role == role && attempt.object == object)?;
+        let text = attempt.error.clone()?;
+        let by = format!("{role}, {}, {} failures", attempt.step, attempt.failures);
+        Some(Said { by, text, at: attempt.time })
+    }
+}

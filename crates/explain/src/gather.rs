@@ -1,0 +1,264 @@
+//! Reads what a story needs, once, and notes what it may not or cannot read.
+
+use serde::Deserialize;
+use wharf_cluster::{ApiError, Cluster, WatchOptions};
+use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use wharf_model::whole::{Node, Pod};
+use wharf_model::{
+    Api, CSINode, Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, Scope, StorageClass, Time,
+    VolumeAttachment,
+};
+
+use crate::attempts;
+use crate::facts::{ClaimFacts, Facts, Known, Told};
+use crate::subject::{Subject, What};
+
+const DEFAULT_CLASS: [&str; 2] =
+    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
+const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
+
+/// Why there is no story at all.
+#[derive(Debug, thiserror::Error)]
+#[error("{subject}: {source}")]
+pub struct GatherError {
+    /// What was asked about.
+    pub subject: String,
+    /// What the server said.
+    pub source: ApiError,
+}
+
+/// Reads all that matters for the subject. `attempts` is where a sidecar tells what it tried.
+pub async fn gather(
+    cluster: &Cluster,
+    subject: &Subject,
+    attempts: Option<&str>,
+) -> Result<Facts, GatherError> {
+    let mut reading = Reading { cluster, facts: Facts::default() };
+    let failed = |source| GatherError { subject: subject.to_string(), source };
+    let key = subject.key();
+    match subject.what {
+        What::Claim => {
+            let claim = cluster.get::<PersistentVolumeClaim>(&key).await.map_err(failed)?;
+            let facts = reading.claim(key, known(claim)).await;
+            reading.facts.claims.push(facts);
+        }
+        What::Pod => {
+            let pod = cluster.get::<Pod>(&key).await.map_err(failed)?;
+            if let Some(pod) = &pod {
+                reading.pod(pod).await;
+            }
+            reading.facts.pod = known(pod);
+        }
+        What::Volume => {
+            let volume = cluster.get::<PersistentVolume>(&key).await.map_err(failed)?;
+            let facts = reading.volume(known(volume)).await;
+            reading.facts.claims.push(facts);
+        }
+        What::Snapshot => {
+            let snapshot = cluster.get::<VolumeSnapshot>(&key).await.map_err(failed)?;
+            if let Some(snapshot) = &snapshot {
+                reading.snapshot(snapshot, &subject.namespace).await;
+            }
+            reading.facts.snapshot = known(snapshot);
+        }
+    }
+    reading.events(&subject.namespace).await;
+    if let Some(address) = attempts {
+        match attempts::read(address).await {
+            Ok(read) => reading.facts.attempts = read,
+            Err(error) => reading.facts.missing.push(format!("what the sidecar tried ({address}): {error}")),
+        }
+    }
+    Ok(reading.facts)
+}
+
+fn known<T>(object: Option<T>) -> Known<T> {
+    object.map_or(Known::Absent, Known::There)
+}
+
+struct Reading<'a> {
+    cluster: &'a Cluster,
+    facts: Facts,
+}
+
+impl Reading<'_> {
+    async fn get<K: Kind>(&mut self, key: Key) -> Known<K> {
+        match self.cluster.get::<K>(&key).await {
+            Ok(object) => known(object),
+            Err(error) => {
+                self.facts.missing.push(format!("{} {key}: {error}", K::API.kind));
+                Known::Unknown
+            }
+        }
+    }
+
+    /// All of a kind that there are; `None` if they cannot be told completely.
+    async fn list<K: Kind>(&mut self, namespace: Option<&str>) -> Option<Vec<K>> {
+        let options = WatchOptions { namespace: namespace.map(str::to_owned), ..WatchOptions::default() };
+        match self.cluster.list::<K>(&options).await {
+            Ok(listed) if listed.unreadable.is_empty() => Some(listed.items),
+            Ok(_) => {
+                self.facts.missing.push(format!("{}: some could not be read", K::API.plural));
+                None
+            }
+            Err(error) => {
+                self.facts.missing.push(format!("{}: {error}", K::API.plural));
+                None
+            }
+        }
+    }
+
+    async fn claim(&mut self, key: Key, claim: Known<PersistentVolumeClaim>) -> ClaimFacts {
+        let mut facts = ClaimFacts { key: Some(key.clone()), claim, ..ClaimFacts::default() };
+        let Known::There(claim) = facts.claim.clone() else { return facts };
+        match claim.class() {
+            Some("") => {}
+            Some(class) => facts.class = self.get(Key::cluster(class)).await,
+            None => {
+                let classes = self.list::<StorageClass>(None).await;
+                let default = |class: &StorageClass| {
+                    DEFAULT_CLASS.iter().any(|name| class.metadata.annotation(name) == Some("true"))
+                };
+                facts.default_class = classes.map(|classes| classes.iter().any(default));
+            }
+        }
+        if !claim.spec.volume_name.is_empty() {
+            facts.volume = self.get(Key::cluster(&claim.spec.volume_name)).await;
+        }
+        let driver = match (facts.volume.there(), facts.class.there()) {
+            (Some(volume), _) => volume.spec.csi.as_ref().map(|csi| csi.driver.clone()),
+            (None, Some(class)) => Some(class.provisioner.clone()),
+            (None, None) => None,
+        };
+        if let Some(driver) = driver {
+            facts.driver = self.get(Key::cluster(driver)).await;
+        }
+        facts.attachments = self.attachments(facts.volume.there()).await;
+        let pods = self.list::<Pod>(key.namespace.as_deref()).await;
+        let uses = |pod: &Pod| pod.claims().any(|claim| claim == key.name);
+        facts.pods = pods.map(|pods| pods.into_iter().filter(uses).collect());
+        facts
+    }
+
+    async fn attachments(&mut self, volume: Option<&PersistentVolume>) -> Option<Vec<VolumeAttachment>> {
+        let Some(volume) = volume else { return Some(Vec::new()) };
+        let name = volume.metadata.name.clone();
+        let all = self.list::<VolumeAttachment>(None).await?;
+        let of = |attachment: &VolumeAttachment| {
+            attachment.spec.source.persistent_volume_name.as_deref() == Some(name.as_str())
+        };
+        Some(all.into_iter().filter(of).collect())
+    }
+
+    async fn volume(&mut self, volume: Known<PersistentVolume>) -> ClaimFacts {
+        let mut facts = ClaimFacts { volume, ..ClaimFacts::default() };
+        let there = facts.volume.there().cloned();
+        facts.attachments = self.attachments(there.as_ref()).await;
+        if let Some(csi) = there.and_then(|volume| volume.spec.csi) {
+            facts.driver = self.get(Key::cluster(csi.driver)).await;
+        }
+        facts
+    }
+
+    async fn pod(&mut self, pod: &Pod) {
+        let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+        for name in pod.claims().collect::<Vec<_>>() {
+            let key = Key::namespaced(&namespace, name);
+            let claim = self.get(key.clone()).await;
+            let facts = self.claim(key, claim).await;
+            self.facts.claims.push(facts);
+        }
+        if !pod.spec.node_name.is_empty() {
+            self.facts.node = self.get::<Node>(Key::cluster(&pod.spec.node_name)).await;
+            self.facts.csi_node = self.get::<CSINode>(Key::cluster(&pod.spec.node_name)).await;
+        }
+    }
+
+    async fn snapshot(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
+        if let Some(claim) = &snapshot.spec.source.persistent_volume_claim_name {
+            let key = Key::namespaced(namespace, claim);
+            let claim = self.get(key.clone()).await;
+            let facts = self.claim(key, claim).await;
+            self.facts.claims.push(facts);
+        }
+        let bound =
+            snapshot.status.as_ref().and_then(|status| status.bound_volume_snapshot_content_name.as_ref());
+        if let Some(content) = bound {
+            self.facts.content = self.get::<VolumeSnapshotContent>(Key::cluster(content)).await;
+            return;
+        }
+        self.facts.snapshot_class = match &snapshot.spec.volume_snapshot_class_name {
+            Some(class) => match self.get::<VolumeSnapshotClass>(Key::cluster(class)).await {
+                Known::There(_) => Some(true),
+                Known::Absent => Some(false),
+                Known::Unknown => None,
+            },
+            None => self.list::<VolumeSnapshotClass>(None).await.map(|classes| {
+                classes.iter().any(|class| class.metadata.annotation(DEFAULT_SNAPSHOT_CLASS) == Some("true"))
+            }),
+        };
+    }
+
+    /// Events of the subject's namespace, and those of objects that have none, which are in `default`.
+    async fn events(&mut self, namespace: &str) {
+        let mut namespaces = vec![namespace];
+        if namespace != "default" {
+            namespaces.push("default");
+        }
+        for namespace in namespaces {
+            let events = self.list::<Event>(Some(namespace)).await.unwrap_or_default();
+            self.facts.events.extend(events.into_iter().map(|event| event.told));
+        }
+    }
+}
+
+/// An event with what stories need of it.
+struct Event {
+    metadata: Meta,
+    told: Told,
+}
+
+impl Kind for Event {
+    const API: Api =
+        Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
+
+    fn meta(&self) -> &Meta {
+        &self.metadata
+    }
+}
+
+impl<'de> Deserialize<'de> for Event {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Wire { metadata, involved_object, kind, reason, message, last_timestamp, event_time } =
+            Wire::deserialize(deserializer)?;
+        let last = last_timestamp.or(event_time).or(metadata.creation_timestamp).unwrap_or_default();
+        let warning = kind.as_deref() == Some("Warning");
+        let told = Told {
+            uid: involved_object.uid.unwrap_or_default(),
+            warning,
+            reason: reason.unwrap_or_default(),
+            message: message.unwrap_or_default(),
+            last,
+        };
+        Ok(Self { metadata, told })
+    }
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Wire {
+    metadata: Meta,
+    involved_object: Involved,
+    #[serde(rename = "type")]
+    kind: Option<String>,
+    reason: Option<String>,
+    message: Option<String>,
+    last_timestamp: Option<Time>,
+    event_time: Option<Time>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Involved {
+    uid: Option<String>,
+}

@@ -1,0 +1,213 @@
+//! When the Node object is written, and with what.
+//!
+//! It is made once, or taken over as it is found: labels and annotations of others stay, and so does all of its status
+//! that is not ours. If somebody deletes it while we run, it stays away, as with kubelet, unless the settings say
+//! otherwise.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wharf_model::patch::Patch;
+use wharf_model::whole::Node;
+use wharf_model::{Kind as _, Time};
+
+use super::facts::Facts;
+
+/// Who attaches volumes: the attach/detach controller, not the node.
+const CONTROLLER_ATTACHES: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
+/// Keeps pods away from a node that is not ready.
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// The version of Kubernetes that we are like, and which of ours.
+const VERSION: &str = concat!("v1.34.2+wharf-", env!("CARGO_PKG_VERSION"));
+const RUNTIME: &str = concat!("wharf://", env!("CARGO_PKG_VERSION"));
+
+/// What is seen.
+#[derive(Debug)]
+pub(super) struct View<'a> {
+    /// The Node; `None` only if the server said that there is none.
+    pub(super) node: Option<&'a Node>,
+    /// We have made it or taken it over, in this life.
+    pub(super) known: bool,
+    /// What was reported last.
+    pub(super) reported: Option<&'a Report>,
+    /// What is wrong now; empty is nothing.
+    pub(super) trouble: &'a str,
+}
+
+/// What was reported of a Node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Report {
+    /// Which Node it was.
+    pub(super) uid: String,
+    /// When, since our start.
+    pub(super) at: Duration,
+    /// What was wrong.
+    pub(super) trouble: String,
+}
+
+/// The part of the settings that the rules ask for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) register_again: bool,
+    pub(super) taints: bool,
+    pub(super) report_every: Duration,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Make the Node.
+    Create,
+    /// Say how the machine is.
+    Report,
+    /// Change the taint of nodes that are not ready.
+    Taint(Patch),
+    /// Nothing, until something changes or this moment comes.
+    Wait(Option<Duration>),
+}
+
+/// What to do next. `now` counts from our start.
+pub(super) fn decide(view: &View<'_>, rules: Rules, now: Duration) -> Step {
+    let Some(node) = view.node else {
+        return if view.known && !rules.register_again { Step::Wait(None) } else { Step::Create };
+    };
+    let last =
+        view.reported.filter(|report| report.uid == node.metadata.uid && report.trouble == view.trouble);
+    let Some(last) = last else { return Step::Report };
+    if now >= last.at + rules.report_every {
+        return Step::Report;
+    }
+    if rules.taints
+        && let Some(patch) = taint(node, view.trouble.is_empty())
+    {
+        return Step::Taint(patch);
+    }
+    Step::Wait(Some(last.at + rules.report_every))
+}
+
+/// A new Node.
+pub(super) fn create(name: &str, facts: &Facts, pods: u32, trouble: &str, now: Time) -> Value {
+    json!({
+        "apiVersion": Node::API.api_version(),
+        "kind": Node::API.kind,
+        "metadata": {"name": name, "labels": labels(name, facts), "annotations": {CONTROLLER_ATTACHES: "true"}},
+        "status": status(name, facts, pods, &conditions(None, trouble, now)),
+    })
+}
+
+/// How the machine is, and what a Node that was found lacks of ours.
+pub(super) fn report(node: &Node, facts: &Facts, pods: u32, trouble: &str, now: Time) -> Patch {
+    let name = &node.metadata.name;
+    let mut metadata = json!({"uid": node.metadata.uid});
+    let mut missing = labels(name, facts);
+    missing.retain(|key, value| node.metadata.labels.get(key) != Some(value));
+    if !missing.is_empty() {
+        metadata["labels"] = json!(missing);
+    }
+    if node.metadata.annotation(CONTROLLER_ATTACHES) != Some("true") {
+        metadata["annotations"] = json!({CONTROLLER_ATTACHES: "true"});
+    }
+    let mut status = status(name, facts, pods, &conditions(Some(node), trouble, now));
+    // Merged by type otherwise, and those of another network would stay.
+    if let Some(addresses) = status["addresses"].as_array_mut() {
+        addresses.insert(0, json!({"$patch": "replace"}));
+    }
+    Patch::Strategic(json!({"metadata": metadata, "status": status}))
+}
+
+fn labels(name: &str, facts: &Facts) -> BTreeMap<&'static str, String> {
+    let architecture = facts.architecture.to_owned();
+    BTreeMap::from([
+        ("kubernetes.io/hostname", name.to_owned()),
+        ("kubernetes.io/os", "linux".to_owned()),
+        ("kubernetes.io/arch", architecture.clone()),
+        ("beta.kubernetes.io/os", "linux".to_owned()),
+        ("beta.kubernetes.io/arch", architecture),
+    ])
+}
+
+fn status(name: &str, facts: &Facts, pods: u32, conditions: &Value) -> Value {
+    let capacity = json!({
+        "cpu": facts.cpus.to_string(),
+        "memory": format!("{}Ki", facts.memory),
+        "ephemeral-storage": format!("{}Ki", facts.storage),
+        "pods": pods.to_string(),
+    });
+    json!({
+        "addresses": [
+            {"type": "InternalIP", "address": facts.address.to_string()},
+            {"type": "Hostname", "address": name},
+        ],
+        "allocatable": capacity,
+        "capacity": capacity,
+        "conditions": conditions,
+        "nodeInfo": {
+            "architecture": facts.architecture,
+            "bootID": facts.boot_id,
+            "containerRuntimeVersion": RUNTIME,
+            "kernelVersion": facts.kernel,
+            "kubeProxyVersion": "",
+            "kubeletVersion": VERSION,
+            "machineID": facts.machine_id,
+            "operatingSystem": "linux",
+            "osImage": facts.os_image,
+            "systemUUID": facts.system_uuid,
+        },
+    })
+}
+
+/// Kubelet's four conditions, each since when it is so.
+fn conditions(before: Option<&Node>, trouble: &str, now: Time) -> Value {
+    let ready = match trouble {
+        "" => ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
+        trouble => ("Ready", "False", "KubeletNotReady", trouble),
+    };
+    let wanted = [
+        ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+        ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+        ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        ready,
+    ];
+    let since = |kind: &str, status: &str| {
+        let before = before?.status.conditions.iter().find(|condition| condition.kind == kind)?;
+        before.last_transition_time.filter(|_| before.status == status)
+    };
+    let conditions = wanted.map(|(kind, status, reason, message)| {
+        json!({
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now.to_string(),
+            "lastTransitionTime": since(kind, status).unwrap_or(now).to_string(),
+        })
+    });
+    json!(conditions)
+}
+
+/// What node-lifecycle-controller would do: the taint goes when the node is ready, and comes when it is not.
+fn taint(node: &Node, ready: bool) -> Option<Patch> {
+    let taints = &node.spec.taints;
+    let at = taints.iter().position(|taint| taint.key == NOT_READY && taint.effect == "NoSchedule");
+    let mut operations = vec![json!({"op": "test", "path": "/metadata/uid", "value": node.metadata.uid})];
+    match (at, ready) {
+        (Some(at), true) => operations.extend([
+            json!({"op": "test", "path": format!("/spec/taints/{at}/key"), "value": NOT_READY}),
+            json!({"op": "test", "path": format!("/spec/taints/{at}/effect"), "value": "NoSchedule"}),
+            json!({"op": "remove", "path": format!("/spec/taints/{at}")}),
+        ]),
+        (None, false) if taints.is_empty() => operations.extend([
+            json!({"op": "test", "path": "/spec/taints", "value": null}),
+            json!({"op": "add", "path": "/spec/taints", "value": [{"key": NOT_READY, "effect": "NoSchedule"}]}),
+        ]),
+        (None, false) => operations.push(
+            json!({"op": "add", "path": "/spec/taints/-", "value": {"key": NOT_READY, "effect": "NoSchedule"}}),
+        ),
+        (Some(_), false) | (None, true) => return None,
+    }
+    Some(Patch::Json(Value::Array(operations)))
+}
+
+#[cfg(test)]
+mod tests;

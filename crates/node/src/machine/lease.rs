@@ -1,0 +1,125 @@
+//! The heartbeat: a lease in `kube-node-lease` that says every few seconds that this machine is alive.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use wharf_cluster::{ApiError, Cluster, Store, now};
+use wharf_model::whole::Node;
+use wharf_model::{Key, Kind as _, Lease, Time};
+
+/// Where the leases of nodes are.
+const NAMESPACE: &str = "kube-node-lease";
+/// After so long without a word the node counts as lost.
+const DURATION: Duration = Duration::from_secs(40);
+/// The first pause after a failure, and the longest: kubelet's.
+const RETRY: Duration = Duration::from_millis(200);
+const RETRY_MAX: Duration = Duration::from_secs(7);
+
+/// Renews the lease for ever. A machine that is no node has none.
+pub(super) async fn run(cluster: &Cluster, nodes: &Store<Node>, node: &str, every: Duration) {
+    let mut changes = nodes.changes();
+    let mut failures = 0;
+    let mut last: Option<Value> = None;
+    loop {
+        let Some(owner) = nodes.get(&Key::cluster(node)) else {
+            last = None;
+            if changes.next().await.is_none() {
+                return;
+            }
+            continue;
+        };
+        let pause = match renew(cluster, &owner, last.take()).await {
+            Ok(lease) => {
+                (failures, last) = (0, Some(lease));
+                every
+            }
+            Err(error) => {
+                let pause = RETRY.saturating_mul(1 << failures).min(RETRY_MAX);
+                failures = (failures + 1).min(8);
+                tracing::warn!(node, %error, again_in = ?pause, "the heartbeat was not written");
+                pause
+            }
+        };
+        sleep(pause).await;
+    }
+}
+
+/// One heartbeat. `last` is the lease as we left it: nobody else writes it, so it need not be read.
+async fn renew(cluster: &Cluster, node: &Node, last: Option<Value>) -> Result<Value, ApiError> {
+    let key = Key::namespaced(NAMESPACE, &node.metadata.name);
+    let known = last.is_some();
+    let current = match last {
+        Some(last) => Some(last),
+        None => cluster.get_raw(&Lease::API, &key).await?,
+    };
+    let written = match current {
+        Some(lease) => cluster.update(&Lease::API, &key, None, &renewed(lease, node, now())).await,
+        None => cluster.create(&Lease::API, Some(NAMESPACE), &renewed(new(node), node, now())).await,
+    };
+    match written {
+        // Somebody else wrote it, or deleted it.
+        Err(ApiError::Conflict(_) | ApiError::NotFound(_)) if known => {
+            Box::pin(renew(cluster, node, None)).await
+        }
+        written => written,
+    }
+}
+
+fn new(node: &Node) -> Value {
+    json!({
+        "apiVersion": Lease::API.api_version(),
+        "kind": Lease::API.kind,
+        "metadata": {"name": node.metadata.name, "namespace": NAMESPACE},
+    })
+}
+
+/// The lease, held by this node at this moment.
+fn renewed(mut lease: Value, node: &Node, now: Time) -> Value {
+    let name = &node.metadata.name;
+    lease["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": node.metadata.uid}]);
+    lease["spec"]["holderIdentity"] = json!(name);
+    lease["spec"]["leaseDurationSeconds"] = json!(DURATION.as_secs());
+    lease["spec"]["renewTime"] = json!(micro_time(now));
+    lease
+}
+
+/// As `metav1.MicroTime` is written: always six digits after the point.
+fn micro_time(time: Time) -> String {
+    let seconds = time.to_string();
+    format!("{}.{:03}000Z", seconds.trim_end_matches('Z'), time.0.rem_euclid(1000))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_as_kubelet_writes_it() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n", "uid": "u"}})).unwrap();
+        let time = Time(1_763_300_000_042);
+        let lease = renewed(new(&node), &node, time);
+        assert_eq!(
+            lease,
+            json!({
+                "apiVersion": "coordination.k8s.io/v1",
+                "kind": "Lease",
+                "metadata": {
+                    "name": "n", "namespace": "kube-node-lease",
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+                },
+                "spec": {
+                    "holderIdentity": "n", "leaseDurationSeconds": 40,
+                    "renewTime": "2025-11-16T13:33:20.042000Z",
+                },
+            })
+        );
+        let mut before = lease.clone();
+        before["metadata"]["resourceVersion"] = json!("5");
+        before["spec"]["other"] = json!(1);
+        let after = renewed(before.clone(), &node, Time(time.0 + 10_000));
+        before["spec"]["renewTime"] = json!("2025-11-16T13:33:30.042000Z");
+        assert_eq!(after, before, "what others wrote stays, and the version is the one we saw");
+    }
+}

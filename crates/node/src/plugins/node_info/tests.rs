@@ -1,0 +1,355 @@
+//! Node and CSINode before and after, as nodeinfomanager's own tables have them. (co.md 1.7)
+
+use super::*;
+
+const DRIVER: &str = "a.example.com";
+
+fn node(labels: Value, ids: Option<&str>, allocatable: Value) -> Node {
+    let annotations = match ids {
+        Some(ids) => json!({annotation::LEGACY_NODE_ID: ids}),
+        None => json!({}),
+    };
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "n", "uid": "u", "resourceVersion": "7", "labels": labels, "annotations": annotations,
+        },
+        "status": {"allocatable": allocatable},
+    }))
+    .unwrap()
+}
+
+fn answer(node_id: &str, max_volumes: i64, topology: &[(&str, &str)]) -> NodeAnswer {
+    let topology = topology.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
+    NodeAnswer { node_id: node_id.to_owned(), max_volumes, topology }
+}
+
+fn body(patch: Option<Patch>) -> Option<Value> {
+    patch.map(|patch| {
+        assert_eq!(patch.content_type(), "application/strategic-merge-patch+json");
+        let mut body = patch.body().clone();
+        let metadata = body["metadata"].as_object_mut().unwrap();
+        assert_eq!(metadata.remove("uid"), Some(json!("u")), "only this Node");
+        assert_eq!(metadata.remove("resourceVersion"), Some(json!("7")), "only as it was seen");
+        body
+    })
+}
+
+fn annotated(value: Value) -> Value {
+    json!({"metadata": {"annotations": {annotation::LEGACY_NODE_ID: value}}})
+}
+
+#[test]
+fn a_node_gets_to_know_a_driver() {
+    let ours = r#"{"a.example.com":"i"}"#;
+    let both = r#"{"a.example.com":"i","b.example.com":"j"}"#;
+    let zone = [("zone", "x")];
+    let legacy = json!({"allocatable": {"attachable-volumes-csi-a.example.com": null}, "capacity": {"attachable-volumes-csi-a.example.com": null}});
+    for (rule, labels, ids, allocatable, topology, expected) in [
+        ("empty node", json!({}), None, json!({}), &[][..], Some(annotated(json!(ours)))),
+        ("annotation is there", json!({}), Some(ours), json!({}), &[], None),
+        ("an empty annotation is none", json!({}), Some(""), json!({}), &[], Some(annotated(json!(ours)))),
+        ("as is null", json!({}), Some("null"), json!({}), &[], Some(annotated(json!(ours)))),
+        (
+            "another driver's stays",
+            json!({}),
+            Some(r#"{"b.example.com":"j"}"#),
+            json!({}),
+            &[],
+            Some(annotated(json!(both))),
+        ),
+        (
+            "another id is replaced",
+            json!({}),
+            Some(r#"{"a.example.com":"old","b.example.com":"j"}"#),
+            json!({}),
+            &[],
+            Some(annotated(json!(both))),
+        ),
+        (
+            "topology becomes labels, in the same patch",
+            json!({"other": "y"}),
+            None,
+            json!({}),
+            &zone,
+            Some(json!({"metadata": {
+                "annotations": {annotation::LEGACY_NODE_ID: ours}, "labels": {"zone": "x"},
+            }})),
+        ),
+        ("labels that are there are not written", json!({"zone": "x"}), Some(ours), json!({}), &zone, None),
+        (
+            "only labels",
+            json!({}),
+            Some(ours),
+            json!({}),
+            &zone,
+            Some(json!({"metadata": {"labels": {"zone": "x"}}})),
+        ),
+        (
+            "a limit of before there were CSINodes goes",
+            json!({}),
+            Some(ours),
+            json!({"attachable-volumes-csi-a.example.com": "5", "cpu": "1"}),
+            &[],
+            Some(json!({"metadata": {}, "status": legacy})),
+        ),
+    ] {
+        let found = install_on_node(&node(labels, ids, allocatable), DRIVER, &answer("i", 0, topology));
+        assert_eq!(body(found.unwrap()), expected, "{rule}");
+    }
+}
+
+#[test]
+fn what_a_node_cannot_say() {
+    let collision =
+        NodeInfoError::Collision { key: "zone".into(), reported: "x".into(), existing: "y".into() };
+    assert_eq!(
+        collision.to_string(),
+        r#"detected topology value collision: driver reported "zone":"x" but existing label is "zone":"y""#
+    );
+    let broken = "{";
+    for (rule, labels, ids, answer, expected) in [
+        (
+            "1.7 existing different value = hard error",
+            json!({"zone": "y"}),
+            None,
+            answer("i", 0, &[("zone", "x")]),
+            collision,
+        ),
+        ("1.7 nodeID \"\" is an error", json!({}), None, answer("", 0, &[]), NodeInfoError::NoNodeId),
+        (
+            "what is not ours to read",
+            json!({}),
+            Some(broken),
+            answer("i", 0, &[]),
+            NodeInfoError::Annotation { value: broken.into() },
+        ),
+    ] {
+        let found = install_on_node(&node(labels, ids, json!({})), DRIVER, &answer);
+        assert_eq!(found, Err(expected), "{rule}");
+    }
+    let torn = node(json!({}), Some(broken), json!({}));
+    assert!(uninstall_from_node(&torn, DRIVER).is_err(), "others' ids are not thrown away");
+}
+
+#[test]
+fn a_node_forgets_a_driver() {
+    let labels = json!({"zone": "x"});
+    for (rule, ids, expected) in [
+        ("no annotation", None, None),
+        ("not this driver's", Some(r#"{"b.example.com":"j"}"#), None),
+        (
+            "the last one takes the annotation along",
+            Some(r#"{"a.example.com":"i"}"#),
+            Some(annotated(Value::Null)),
+        ),
+        (
+            "others stay, and so do the labels",
+            Some(r#"{"a.example.com":"i","b.example.com":"j"}"#),
+            Some(annotated(json!(r#"{"b.example.com":"j"}"#))),
+        ),
+    ] {
+        let found = uninstall_from_node(&node(labels.clone(), ids, json!({})), DRIVER);
+        assert_eq!(body(found.unwrap()), expected, "{rule}");
+    }
+}
+
+const OURS: &[&str] = &["kubernetes.io/b", "kubernetes.io/a"];
+
+fn csi_node(drivers: Value) -> Value {
+    let mut csi_node = new_csi_node(&node(json!({}), None, json!({})), OURS);
+    csi_node["metadata"]["resourceVersion"] = json!("9");
+    csi_node["spec"]["drivers"] = drivers;
+    csi_node
+}
+
+fn install(csi_node: &Value, answer: &NodeAnswer, in_place: bool) -> Change {
+    install_on_csi_node(csi_node, &node(json!({}), None, json!({})), DRIVER, answer, OURS, in_place)
+}
+
+/// co.md 1.7: created if missing with ownerReference to the Node v1/Node/UID.
+#[test]
+fn a_csi_node_is_made_for_its_node() {
+    let made = new_csi_node(&node(json!({}), None, json!({})), OURS);
+    let expected = json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSINode",
+        "metadata": {
+            "name": "n",
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}],
+            "annotations": {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/a,kubernetes.io/b"},
+        },
+        "spec": {"drivers": []},
+    });
+    assert_eq!(made, expected);
+    assert_eq!(prepared(&made, &node(json!({}), None, json!({})), OURS), None);
+
+    let migrated = "/metadata/annotations/storage.alpha.kubernetes.io~1migrated-plugins";
+    let set = |value: Value| {
+        let mut before = made.clone();
+        before["metadata"]["annotations"] = value;
+        before
+    };
+    for (rule, before, wanted, expected) in [
+        ("none is said", set(Value::Null), OURS, Some("kubernetes.io/a,kubernetes.io/b")),
+        (
+            "less is said",
+            set(json!({MIGRATED_PLUGINS: "kubernetes.io/a", "x": "y"})),
+            OURS,
+            Some("kubernetes.io/a,kubernetes.io/b"),
+        ),
+        (
+            "more is said",
+            set(json!({MIGRATED_PLUGINS: "kubernetes.io/a,kubernetes.io/c"})),
+            &["kubernetes.io/a"],
+            Some("kubernetes.io/a"),
+        ),
+        ("none is migrated", set(json!({MIGRATED_PLUGINS: "kubernetes.io/a"})), &[], None),
+    ] {
+        let after = prepared(&before, &node(json!({}), None, json!({})), wanted).expect(rule);
+        assert_eq!(after.pointer(migrated).and_then(Value::as_str), expected, "{rule}");
+        assert_eq!(after["metadata"]["annotations"]["x"], before["metadata"]["annotations"]["x"], "{rule}");
+    }
+    let other_order = set(json!({MIGRATED_PLUGINS: "kubernetes.io/b,kubernetes.io/a"}));
+    assert_eq!(prepared(&other_order, &node(json!({}), None, json!({})), OURS), None, "order says nothing");
+}
+
+#[test]
+fn a_csi_node_of_an_earlier_node_is_taken_over() {
+    let mut before = csi_node(json!([]));
+    let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "c"});
+    before["metadata"]["ownerReferences"][0]["uid"] = json!("earlier");
+    before["metadata"]["ownerReferences"].as_array_mut().unwrap().push(other.clone());
+    let after = prepared(&before, &node(json!({}), None, json!({})), OURS).unwrap();
+    let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
+    assert_eq!(after["metadata"]["ownerReferences"], json!([other, owner]));
+    assert_eq!(after["metadata"]["resourceVersion"], "9", "only as it was seen");
+}
+
+#[test]
+fn a_csi_node_gets_to_know_a_driver() {
+    let entry = |id: &str, keys: Value, count: Option<i64>| {
+        let mut entry = json!({"name": DRIVER, "nodeID": id, "topologyKeys": keys});
+        if let Some(count) = count {
+            entry["allocatable"] = json!({"count": count});
+        }
+        entry
+    };
+    let other = json!({"name": "b.example.com", "nodeID": "j", "topologyKeys": null});
+    let two = [("zone", "x"), ("rack", "y")];
+    let put = |drivers: Value| Change::Put(csi_node(drivers));
+    for (rule, before, answer, expected) in [
+        ("the first", json!([]), answer("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
+        ("written as null", Value::Null, answer("i", 5, &[]), put(json!([entry("i", json!([]), Some(5))]))),
+        (
+            "topologyKeys sorted",
+            json!([]),
+            answer("i", 5, &two),
+            put(json!([entry("i", json!(["rack", "zone"]), Some(5))])),
+        ),
+        (
+            "after others",
+            json!([other]),
+            answer("i", 5, &[]),
+            put(json!([other, entry("i", json!([]), Some(5))])),
+        ),
+        ("no limit", json!([]), answer("i", 0, &[]), put(json!([entry("i", json!([]), None)]))),
+        ("negative ignored", json!([]), answer("i", -1, &[]), put(json!([entry("i", json!([]), None)]))),
+        (
+            "capped at MaxInt32",
+            json!([]),
+            answer("i", i64::MAX, &[]),
+            put(json!([entry("i", json!([]), Some(2_147_483_647))])),
+        ),
+        (
+            "PUT only if changed",
+            json!([entry("i", json!(["zone", "rack"]), Some(5))]),
+            answer("i", 5, &two),
+            Change::Nothing,
+        ),
+        (
+            "another limit, in place",
+            json!([entry("i", json!([]), Some(4)), other]),
+            answer("i", 5, &[]),
+            put(json!([other, entry("i", json!([]), Some(5))])),
+        ),
+        (
+            "a limit where there was none",
+            json!([entry("i", json!([]), None)]),
+            answer("i", 5, &[]),
+            put(json!([entry("i", json!([]), Some(5))])),
+        ),
+        (
+            "another id: an entry does not change, it goes and comes",
+            json!([entry("old", json!([]), Some(5)), other]),
+            answer("i", 5, &[]),
+            Change::TakeOut(csi_node(json!([other]))),
+        ),
+        (
+            "other keys: the same",
+            json!([entry("i", json!(["zone"]), Some(5))]),
+            answer("i", 5, &two),
+            Change::TakeOut(csi_node(json!([]))),
+        ),
+    ] {
+        assert_eq!(install(&csi_node(before), &answer, true), expected, "{rule}");
+    }
+    let before = csi_node(json!([entry("i", json!([]), Some(4)), other]));
+    let without = Change::TakeOut(csi_node(json!([other])));
+    assert_eq!(install(&before, &answer("i", 5, &[]), false), without, "a server that takes no other limit");
+
+    let mut bare = csi_node(json!([entry("i", json!([]), Some(5))]));
+    bare["metadata"]["annotations"] = Value::Null;
+    let Change::Put(after) = install(&bare, &answer("i", 5, &[]), true) else {
+        panic!("the annotation is missing")
+    };
+    assert_eq!(after["spec"], bare["spec"]);
+    assert!(after["metadata"]["annotations"][MIGRATED_PLUGINS].is_string());
+}
+
+#[test]
+fn a_csi_node_forgets_a_driver() {
+    let ours = json!({"name": DRIVER, "nodeID": "i", "topologyKeys": null});
+    let other = json!({"name": "b.example.com", "nodeID": "j", "topologyKeys": null});
+    for (rule, before, expected) in [
+        ("not there", json!([other]), Change::Nothing),
+        ("none there", Value::Null, Change::Nothing),
+        ("others stay", json!([other, ours]), Change::Put(csi_node(json!([other])))),
+        ("the last; the CSINode stays", json!([ours]), Change::Put(csi_node(json!([])))),
+    ] {
+        assert_eq!(uninstall_from_csi_node(&csi_node(before), DRIVER), expected, "{rule}");
+    }
+}
+
+#[test]
+fn whether_both_say_it() {
+    let ours = r#"{"a.example.com":"i"}"#;
+    let entry = json!({"name": DRIVER, "nodeID": "i", "topologyKeys": ["zone"], "allocatable": {"count": 5}});
+    let said = answer("i", 5, &[("zone", "x")]);
+    let with = |field: &str, value: Value| {
+        let mut entry = entry.clone();
+        entry[field] = value;
+        entry
+    };
+    for (rule, labels, ids, entry, expected) in [
+        ("both", json!({"zone": "x"}), Some(ours), entry.clone(), true),
+        ("no annotation", json!({"zone": "x"}), None, entry.clone(), false),
+        ("another id", json!({"zone": "x"}), Some(r#"{"a.example.com":"j"}"#), entry.clone(), false),
+        ("an annotation that cannot be read", json!({"zone": "x"}), Some("{"), entry.clone(), false),
+        ("no label", json!({}), Some(ours), entry.clone(), false),
+        ("another label", json!({"zone": "y"}), Some(ours), entry.clone(), false),
+        ("no entry", json!({"zone": "x"}), Some(ours), with("name", json!("b")), false),
+        ("another id in the entry", json!({"zone": "x"}), Some(ours), with("nodeID", json!("j")), false),
+        (
+            "other keys",
+            json!({"zone": "x"}),
+            Some(ours),
+            with("topologyKeys", json!(["zone", "rack"])),
+            false,
+        ),
+        ("another limit", json!({"zone": "x"}), Some(ours), with("allocatable", json!({"count": 6})), false),
+        ("no limit", json!({"zone": "x"}), Some(ours), with("allocatable", Value::Null), false),
+    ] {
+        let csi_node = serde_json::from_value(csi_node(json!([entry]))).unwrap();
+        assert_eq!(is_written(&node(labels, ids, json!({})), &csi_node, DRIVER, &said), expected, "{rule}");
+    }
+}

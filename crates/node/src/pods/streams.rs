@@ -1,0 +1,115 @@
+//! Logs of containers and commands in them, for whoever serves `kubectl logs` and `kubectl exec`.
+
+use std::io::Cursor;
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+use wharf_apiserver::rest::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
+use wharf_apiserver::status::Refusal;
+
+use crate::runtime::{
+    self, ContainerId, ExecError, ExecSession, ExecSpec, LogError, LogStream, Runtime, TerminalSize,
+};
+
+/// Pieces of a log that wait for their reader.
+const WAITING: usize = 16;
+
+/// The streams of this node's containers.
+#[derive(Debug, Clone)]
+pub struct Streams {
+    runtime: Runtime,
+}
+
+impl Streams {
+    /// Of the containers that this runtime has.
+    pub fn new(runtime: Runtime) -> Self {
+        Self { runtime }
+    }
+}
+
+fn failed(message: String) -> Refusal {
+    Refusal::new(500, "InternalError", format!("Internal error occurred: {message}"))
+}
+
+fn no_such(container: &str) -> Refusal {
+    Refusal::new(404, "NotFound", format!("container {container:?} is not on this node"))
+}
+
+impl PodStreams for Streams {
+    fn log(&self, container: &str, options: LogOptions) -> Promised<mpsc::Receiver<Bytes>> {
+        let (runtime, container) = (self.runtime.clone(), container.to_owned());
+        Box::pin(async move {
+            let id = ContainerId::parse(&container).ok_or_else(|| no_such(&container))?;
+            let LogOptions { follow, since, timestamps, tail_lines, limit_bytes, stream } = options;
+            let stream = match stream {
+                Stream::All => None,
+                Stream::Stdout => Some(LogStream::Stdout),
+                Stream::Stderr => Some(LogStream::Stderr),
+            };
+            let options =
+                runtime::LogOptions { follow, tail: tail_lines, since, timestamps, limit_bytes, stream };
+            let mut logs = runtime.logs(&id, options).await.map_err(|error| match error {
+                LogError::NoSuchContainer(_) => no_such(&container),
+                error @ LogError::File { .. } => failed(error.to_string()),
+            })?;
+            let (pieces, lines) = mpsc::channel(WAITING);
+            tokio::spawn(async move {
+                loop {
+                    let next = tokio::select! {
+                        // Nobody reads it any more.
+                        () = pieces.closed() => return,
+                        next = logs.next() => next,
+                    };
+                    match next {
+                        Ok(Some(piece)) => {
+                            if pieces.send(piece.into()).await.is_err() {
+                                return;
+                            }
+                        }
+                        Ok(None) => return,
+                        Err(error) => return tracing::warn!(%error, "a log ends early"),
+                    }
+                }
+            });
+            Ok(lines)
+        })
+    }
+
+    fn exec(&self, container: &str, command: Command) -> Promised<Session> {
+        let (runtime, container) = (self.runtime.clone(), container.to_owned());
+        Box::pin(async move {
+            let id = ContainerId::parse(&container).ok_or_else(|| no_such(&container))?;
+            let Command { command, stdin, stdout, stderr, tty } = command;
+            let spec = ExecSpec { command, stdin, tty, size: None };
+            match runtime.exec(&id, spec).await {
+                Ok(session) => Ok(serve(session, tty, stdout, stderr)),
+                // As a shell says it: a line, and its exit code.
+                Err(ExecError::Program { code, message }) => Ok(Session {
+                    stdin: None,
+                    stdout: None,
+                    stderr: Some(Box::new(Cursor::new(format!("{message}\n").into_bytes()))),
+                    resize: None,
+                    ended: Box::pin(async move { Ok(code) }),
+                }),
+                Err(ExecError::NotRunning(_)) => Err(no_such(&container)),
+                Err(error @ ExecError::Machine { .. }) => Err(failed(error.to_string())),
+            }
+        })
+    }
+}
+
+fn serve(mut session: ExecSession, tty: bool, stdout: bool, stderr: bool) -> Session {
+    let resizer = session.resizer();
+    let resize = move |size: Size| {
+        resizer.resize(TerminalSize { width: size.width, height: size.height });
+    };
+    Session {
+        stdin: session.stdin.take().map(|stdin| Box::new(stdin) as _),
+        // What nobody reads is closed: the program need not wait for a reader.
+        stdout: session.stdout.take().filter(|_| stdout).map(|stdout| Box::new(stdout) as _),
+        stderr: session.stderr.take().filter(|_| stderr).map(|stderr| Box::new(stderr) as _),
+        resize: tty.then(|| Box::new(resize) as _),
+        // It ends with the session: dropped, the program is killed.
+        ended: Box::pin(async move { session.wait().await.map_err(|error| error.to_string()) }),
+    }
+}

@@ -1,0 +1,256 @@
+//! What a container's root is made of: the rules, over plain data.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use wharf_linux::MountTable;
+
+use super::capabilities;
+use super::spec::ContainerSpec;
+
+/// Devices that every container has.
+pub(super) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+
+/// Links in `/dev`.
+pub(super) const LINKS: [(&str, &str); 5] = [
+    ("/proc/self/fd", "/dev/fd"),
+    ("/proc/self/fd/0", "/dev/stdin"),
+    ("/proc/self/fd/1", "/dev/stdout"),
+    ("/proc/self/fd/2", "/dev/stderr"),
+    ("pts/ptmx", "/dev/ptmx"),
+];
+
+/// What nobody in a container may see, as container runtimes have it: it tells of the whole machine.
+pub(super) const MASKED: [&str; 10] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/sys/firmware",
+];
+
+/// What root in a container must not write to, or it would rule the machine.
+pub(super) const READ_ONLY: [&str; 5] =
+    ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
+/// Where programs and their settings are: file systems mounted at or beneath these come along.
+const SYSTEM: [&str; 9] = ["/bin", "/etc", "/gnu", "/lib", "/lib64", "/nix", "/opt", "/sbin", "/usr"];
+/// Those mounted exactly here come along, too. What is beneath is somebody's data, or a volume.
+const SYSTEM_EXACTLY: [&str; 4] = ["/home", "/root", "/srv", "/var"];
+
+/// Checks what can be checked without a look at the machine. The message says what is wrong and where.
+pub(super) fn check(spec: &ContainerSpec) -> Result<(), String> {
+    // The API lets no such name in; but they become names of directories here.
+    for name in [&spec.namespace, &spec.pod, &spec.pod_uid, &spec.container] {
+        if name.contains(['/', '\0']) || name == "." || name == ".." {
+            return Err(format!("{name:?} cannot be a name"));
+        }
+    }
+    if spec.user.non_root && spec.user.uid == 0 {
+        return Err(format!(
+            "container's runAsUser breaks non-root policy (pod: \"{}_{}({})\", container: {})",
+            spec.pod, spec.namespace, spec.pod_uid, spec.container
+        ));
+    }
+    if spec.command.first().is_none_or(String::is_empty) {
+        return Err("the container has no command: there is no image that would have one".to_owned());
+    }
+    if spec.command.iter().any(|argument| argument.contains('\0')) {
+        return Err("the command has a NUL character in it".to_owned());
+    }
+    for (name, value) in &spec.env {
+        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
+            return Err(format!("environment variable {name:?} cannot be: empty name, or `=` or NUL in it"));
+        }
+    }
+    if !spec.working_dir.as_os_str().is_empty() {
+        absolute("working directory", &spec.working_dir)?;
+    }
+    let (mounts, devices) = (spec.mounts.iter(), spec.devices.iter());
+    for target in mounts.map(|mount| &mount.target).chain(devices.map(|device| &device.target)) {
+        absolute("mount path", target)?;
+        if target == Path::new("/") {
+            return Err("a volume cannot be mounted over the whole root".to_owned());
+        }
+    }
+    for part in spec.mounts.iter().filter_map(|mount| mount.sub_path.as_ref()) {
+        if part.is_absolute() || part.components().any(|component| component == Component::ParentDir) {
+            return Err(format!("subPath {:?} must be relative and without \"..\"", part.display()));
+        }
+    }
+    capabilities::decide(spec.rights.privileged, &spec.rights.add, &spec.rights.drop)
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
+fn absolute(what: &str, path: &Path) -> Result<(), String> {
+    if path.is_absolute() && !path.components().any(|component| component == Component::ParentDir) {
+        Ok(())
+    } else {
+        Err(format!("{what} {:?} must be absolute and without \"..\"", path.display()))
+    }
+}
+
+/// Which file systems of the host come along beside its root, for reading only; outer ones first. All others stay out,
+/// or a container would hold on to what its host wants to unmount.
+pub(super) fn system_mounts(table: &MountTable, hidden: &[PathBuf]) -> Vec<PathBuf> {
+    let wanted = |path: &Path| {
+        SYSTEM.iter().any(|place| path.starts_with(place))
+            || SYSTEM_EXACTLY.iter().any(|p| path == Path::new(p))
+    };
+    let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
+    let chosen: BTreeSet<&Path> = mounts.filter(|path| wanted(path) && !is_hidden(path, hidden)).collect();
+    chosen.into_iter().map(Path::to_owned).collect()
+}
+
+/// What is mounted beneath a volume's directory and comes along with it, relative to it; outer ones first. A host's
+/// directory does not bring what is hidden; what lies in a hidden place itself, as volumes do, is all the volume's own.
+pub(super) fn nested_mounts(table: &MountTable, source: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
+    let own = is_hidden(source, hidden);
+    let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
+    let beneath = mounts.filter(|path| own || !is_hidden(path, hidden));
+    let parts = beneath.filter_map(|path| path.strip_prefix(source).ok());
+    let chosen: BTreeSet<&Path> = parts.filter(|part| !part.as_os_str().is_empty()).collect();
+    chosen.into_iter().map(Path::to_owned).collect()
+}
+
+fn is_hidden(path: &Path, hidden: &[PathBuf]) -> bool {
+    hidden.iter().any(|place| path.starts_with(place))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::{ContainerDevice, ContainerMount, Rights, User};
+    use super::*;
+
+    fn table(points: &[&str]) -> MountTable {
+        let line = |point: &&str| format!("1 2 8:1 / {point} rw - ext4 /dev/sda1 rw\n");
+        MountTable::parse(points.iter().map(line).collect::<String>().as_bytes()).unwrap()
+    }
+
+    fn paths(texts: &[&str]) -> Vec<PathBuf> {
+        texts.iter().map(PathBuf::from).collect()
+    }
+
+    #[test]
+    fn which_mounts_of_the_host_come_along() {
+        type Paths = &'static [&'static str];
+        let cases: [(&str, Paths, Paths, Paths); 6] = [
+            ("nothing but the root", &["/"], &[], &[]),
+            (
+                "programs and settings",
+                &["/", "/usr/lib", "/usr", "/etc/hosts"],
+                &[],
+                &["/etc/hosts", "/usr", "/usr/lib"],
+            ),
+            (
+                "homes, but no disk in them",
+                &["/home", "/home/me/disk", "/var", "/var/lib/x"],
+                &[],
+                &["/home", "/var"],
+            ),
+            (
+                "no pseudo file systems, no volumes",
+                &["/proc", "/sys", "/dev", "/run", "/tmp", "/mnt/a", "/media/b"],
+                &[],
+                &[],
+            ),
+            ("nothing that is hidden", &["/opt/wharf/pool", "/opt/x"], &["/opt/wharf"], &["/opt/x"]),
+            ("twice over each other is once", &["/usr", "/usr"], &[], &["/usr"]),
+        ];
+        for (case, points, hidden, expected) in cases {
+            assert_eq!(system_mounts(&table(points), &paths(hidden)), paths(expected), "{case}");
+        }
+    }
+
+    #[test]
+    fn what_is_mounted_beneath_a_volume() {
+        let points = ["/", "/data", "/data/a/b", "/data/a", "/k/pods/1/v", "/k/pods/1/v/in", "/k/pods/2/v"];
+        let cases: [(&str, &str, &[&str]); 4] = [
+            ("a host's directory brings its mounts", "/data", &["a", "a/b"]),
+            ("a volume brings its own", "/k/pods/1/v", &["in"]),
+            ("the whole host brings no volumes", "/", &["data", "data/a", "data/a/b"]),
+            ("similar names are not beneath", "/dat", &[]),
+        ];
+        for (case, source, expected) in cases {
+            assert_eq!(
+                nested_mounts(&table(&points), Path::new(source), &paths(&["/k"])),
+                paths(expected),
+                "{case}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_refused_before_anything_is_done() {
+        let good = || ContainerSpec { command: vec!["true".to_owned()], ..ContainerSpec::default() };
+        let mount = |target: &str, part: Option<&str>| ContainerMount {
+            target: PathBuf::from(target),
+            sub_path: part.map(PathBuf::from),
+            ..ContainerMount::default()
+        };
+        let cases: [(&str, ContainerSpec, &str); 12] = [
+            (
+                "a name that climbs",
+                ContainerSpec { container: "..".to_owned(), ..good() },
+                "cannot be a name",
+            ),
+            ("a name with a slash", ContainerSpec { pod: "a/b".to_owned(), ..good() }, "cannot be a name"),
+            (
+                "root though runAsNonRoot",
+                ContainerSpec { user: User { non_root: true, ..User::default() }, ..good() },
+                "non-root policy",
+            ),
+            ("no command", ContainerSpec::default(), "no command"),
+            ("NUL in an argument", ContainerSpec { command: vec!["a\0".to_owned()], ..good() }, "NUL"),
+            (
+                "= in a name",
+                ContainerSpec { env: vec![("a=b".to_owned(), String::new())], ..good() },
+                "environment",
+            ),
+            (
+                "relative directory",
+                ContainerSpec { working_dir: "tmp".into(), ..good() },
+                "working directory",
+            ),
+            ("relative target", ContainerSpec { mounts: vec![mount("data", None)], ..good() }, "mount path"),
+            ("over the root", ContainerSpec { mounts: vec![mount("/", None)], ..good() }, "whole root"),
+            (
+                "subPath that climbs",
+                ContainerSpec { mounts: vec![mount("/d", Some("a/../../b"))], ..good() },
+                "subPath",
+            ),
+            (
+                "device that climbs",
+                ContainerSpec {
+                    devices: vec![ContainerDevice {
+                        target: "/dev/../x".into(),
+                        ..ContainerDevice::default()
+                    }],
+                    ..good()
+                },
+                "mount path",
+            ),
+            (
+                "unknown capability",
+                ContainerSpec {
+                    rights: Rights { add: vec!["FLY".to_owned()], ..Rights::default() },
+                    ..good()
+                },
+                "FLY",
+            ),
+        ];
+        for (case, spec, part) in cases {
+            let error = check(&spec).expect_err(case);
+            assert!(error.contains(part), "{case}: {error}");
+        }
+        assert_eq!(check(&good()), Ok(()));
+        let other = User { non_root: true, uid: 1000, ..User::default() };
+        assert_eq!(check(&ContainerSpec { user: other, ..good() }), Ok(()));
+    }
+}

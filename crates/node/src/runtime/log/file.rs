@@ -1,0 +1,149 @@
+//! The file that a shim writes its container's log to: begun anew when it is long, and never more than so many of them.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// A log that is being written.
+#[derive(Debug)]
+pub(in crate::runtime) struct LogFile {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    limit: u64,
+    files: usize,
+}
+
+impl LogFile {
+    /// Opens the log at `path` for appending, and makes its directories.
+    pub(in crate::runtime) fn open(path: &Path, limit: u64, files: usize) -> io::Result<Self> {
+        if let Some(parent) = path.parent() {
+            DirBuilder::new().recursive(true).mode(0o755).create(parent)?;
+        }
+        let file = append(path)?;
+        let length = file.metadata()?.len();
+        Ok(Self { path: path.to_owned(), file, length, limit, files })
+    }
+
+    /// Appends whole lines. What cannot be written, on a full disk for one, is lost: a container does not stop for it.
+    pub(in crate::runtime) fn write(&mut self, lines: &[u8], now: jiff::Timestamp) {
+        if lines.is_empty() {
+            return;
+        }
+        if self.length > 0 && self.length + lines.len() as u64 > self.limit {
+            // If it cannot be begun anew, a long log is better than none.
+            let _ = self.rotate(now);
+        }
+        if self.file.write_all(lines).is_ok() {
+            self.length += lines.len() as u64;
+        }
+    }
+
+    fn rotate(&mut self, now: jiff::Timestamp) -> io::Result<()> {
+        let mut old = self.path.clone().into_os_string();
+        // Kubelet's name for it, and finer, so that no two are the same; names sort by age.
+        old.push(format!(".{}", now.strftime("%Y%m%d-%H%M%S.%9f")));
+        fs::rename(&self.path, &old)?;
+        self.file = append(&self.path)?;
+        self.length = 0;
+        let mut rotated = rotated(&self.path)?;
+        rotated.truncate(rotated.len().saturating_sub(self.files.saturating_sub(1)));
+        rotated.iter().try_for_each(fs::remove_file)
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o640).open(path)
+}
+
+/// The files of a log that are complete, oldest first.
+fn rotated(log: &Path) -> io::Result<Vec<PathBuf>> {
+    let (Some(directory), Some(name)) = (log.parent(), log.file_name()) else { return Ok(Vec::new()) };
+    let mut prefix = name.to_owned();
+    prefix.push(".");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(prefix.as_encoded_bytes()) {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Removes a log with all its files, and the directories above it that are empty then: the container's and the pod's.
+pub(in crate::runtime) fn remove(log: &Path) -> io::Result<()> {
+    let gone = |result: io::Result<()>| match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    };
+    let old = match rotated(log) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        found => found?,
+    };
+    old.iter().try_for_each(|file| gone(fs::remove_file(file)))?;
+    gone(fs::remove_file(log))?;
+    for directory in log.ancestors().skip(1).take(2) {
+        // Not empty: there are logs of other attempts or containers.
+        if fs::remove_dir(directory).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(directory)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_long_log_is_begun_anew_and_old_ones_go() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("pod/container/0.log");
+        let mut log = LogFile::open(&path, 10, 3).unwrap();
+        for second in 0..6 {
+            log.write(b"12345678\n", jiff::Timestamp::constant(second, 0));
+        }
+        let all = names(path.parent().unwrap());
+        assert_eq!(
+            all,
+            ["0.log", "0.log.19700101-000004.000000000", "0.log.19700101-000005.000000000"],
+            "the newest, and two before it"
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"12345678\n");
+        // A line that is longer than a file may be is written nevertheless.
+        log.write(b"1234567890123456789\n", jiff::Timestamp::constant(7, 0));
+        assert_eq!(fs::read(&path).unwrap().len(), 20);
+
+        fs::write(path.with_file_name("1.log"), "another attempt").unwrap();
+        remove(&path).unwrap();
+        assert_eq!(names(path.parent().unwrap()), ["1.log"]);
+        remove(&path.with_file_name("1.log")).unwrap();
+        assert_eq!(names(root.path()), Vec::<String>::new(), "empty directories go with it");
+        remove(&path).unwrap();
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_stops_nobody() {
+        let mut log = LogFile {
+            path: PathBuf::from("/dev/full"),
+            file: OpenOptions::new().append(true).open("/dev/full").unwrap(),
+            length: 0,
+            limit: 100,
+            files: 2,
+        };
+        log.write(b"lost\n", jiff::Timestamp::now());
+        assert_eq!(log.length, 0);
+    }
+}

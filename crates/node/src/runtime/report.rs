@@ -1,0 +1,104 @@
+//! What the helpers tell each other and the agent.
+
+use std::fmt;
+use std::io;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::StartError;
+
+/// Why a container did not come to run.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Failure {
+    /// See [`StartError::Config`].
+    Config(String),
+    /// See [`StartError::Program`].
+    Program(String),
+    /// See [`StartError::Machine`].
+    Machine {
+        /// What was tried.
+        step: String,
+        /// What the kernel said.
+        reason: String,
+    },
+}
+
+impl Failure {
+    /// The machine did not do a step.
+    pub(super) fn machine(step: impl fmt::Display, reason: impl fmt::Display) -> Self {
+        Self::Machine { step: step.to_string(), reason: reason.to_string() }
+    }
+
+    /// As the agent's callers see it.
+    pub(super) fn into_error(self, container: &str) -> StartError {
+        match self {
+            Self::Config(message) => StartError::Config(message),
+            Self::Program(message) => StartError::Program(message),
+            Self::Machine { step, reason } => {
+                StartError::Machine { container: container.to_owned(), step, reason }
+            }
+        }
+    }
+}
+
+/// Names the step that an error belongs to.
+pub(super) trait Step<T> {
+    /// `step` is what was tried.
+    fn step(self, step: impl fmt::Display) -> Result<T, Failure>;
+}
+
+impl<T> Step<T> for io::Result<T> {
+    fn step(self, step: impl fmt::Display) -> Result<T, Failure> {
+        self.map_err(|error| Failure::machine(step, error))
+    }
+}
+
+/// The shim's one line to the agent.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Started {
+    /// The program runs.
+    Running,
+    /// It does not, and nothing of it is left.
+    Failed(Failure),
+}
+
+/// Why a program could not be executed, as container runtimes say it, and the code that a shell would answer.
+pub(super) fn cannot_execute(program: &str, error: &io::Error) -> (i32, String) {
+    let missing = error.kind() == io::ErrorKind::NotFound;
+    let message = match missing {
+        true if !program.contains('/') => format!("exec: {program:?}: executable file not found in $PATH"),
+        true => format!("exec: {program:?}: stat {program}: no such file or directory"),
+        false => format!("exec: {program:?}: {error}"),
+    };
+    (if missing { 127 } else { 126 }, message)
+}
+
+/// The code of a program's end: its own, or 128 and the number of the signal that ended it.
+pub(super) fn code_of(status: std::process::ExitStatus) -> (i32, Option<i32>) {
+    use std::os::unix::process::ExitStatusExt as _;
+    match (status.code(), status.signal()) {
+        (Some(code), _) => (code, None),
+        (None, Some(signal)) => (128 + signal, Some(signal)),
+        // A status that a wait for an end never answers.
+        (None, None) => (255, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_program_cannot_be_executed() {
+        let missing = io::Error::from_raw_os_error(2);
+        let denied = io::Error::from_raw_os_error(13);
+        let cases = [
+            ("nope", &missing, 127, "exec: \"nope\": executable file not found in $PATH"),
+            ("/nope", &missing, 127, "exec: \"/nope\": stat /nope: no such file or directory"),
+            ("/etc", &denied, 126, "exec: \"/etc\": Permission denied (os error 13)"),
+        ];
+        for (program, error, code, message) in cases {
+            assert_eq!(cannot_execute(program, error), (code, message.to_owned()));
+        }
+    }
+}

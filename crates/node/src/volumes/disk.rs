@@ -1,0 +1,317 @@
+//! Directories and records of volumes on disk, and what the mount table says of them.
+//!
+//! Promise: a record is durable before it is answered, and nothing is removed on which something is mounted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use wharf_linux::{Beneath, Kernel, MountTable, write_durably};
+
+use super::data::{Data, FILE, Unreadable};
+use crate::paths::Root;
+
+/// What went wrong on disk.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiskError {
+    /// The kernel said no.
+    #[error(transparent)]
+    Kernel(#[from] wharf_linux::Error),
+    /// Something is mounted where it should be gone.
+    #[error("{} is still mounted, though the driver says that it is not: `findmnt` shows what is there", path.display())]
+    StillMounted {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Others have it mounted too.
+    #[error(
+        "the device mount path {path:?} is still mounted by other references {others:?}: unmount those, and it is unstaged"
+    )]
+    Referenced {
+        /// Where it is staged.
+        path: PathBuf,
+        /// Where else it is.
+        others: Vec<PathBuf>,
+    },
+    /// A file could not be made or removed.
+    #[error("{step} {}: {source}", path.display())]
+    Files {
+        /// What was tried.
+        step: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Not one of ours.
+    #[error("{} is not beneath {}", path.display(), root.display())]
+    Outside {
+        /// The path.
+        path: PathBuf,
+        /// The root.
+        root: PathBuf,
+    },
+    /// The thread that did it is gone.
+    #[error("the work on disk was broken off; it is tried again")]
+    BrokenOff,
+}
+
+/// What a record says.
+pub(super) type Read = Option<Result<Data, Unreadable>>;
+
+/// The disk, seen from async code.
+#[derive(Clone)]
+pub(super) struct Disk {
+    kernel: Arc<dyn Kernel>,
+    root: Root,
+}
+
+impl Disk {
+    pub(super) fn new(kernel: Arc<dyn Kernel>, root: Root) -> Self {
+        Self { kernel, root }
+    }
+
+    /// Does some steps on a thread that may wait. They run to their end even if nobody waits for them any more.
+    pub(super) async fn run<T: Send + 'static>(
+        &self,
+        steps: impl FnOnce(&Here<'_>) -> Result<T, DiskError> + Send + 'static,
+    ) -> Result<T, DiskError> {
+        let Self { kernel, root } = self.clone();
+        let work = move || steps(&Here { kernel: &*kernel, root: &root });
+        tokio::task::spawn_blocking(work).await.unwrap_or(Err(DiskError::BrokenOff))
+    }
+}
+
+/// The disk, on a thread that may wait.
+pub(super) struct Here<'a> {
+    pub(super) kernel: &'a dyn Kernel,
+    pub(super) root: &'a Root,
+}
+
+impl Here<'_> {
+    /// Makes a directory and what leads to it, and writes the record in it, durably; then `also` is there too.
+    pub(super) fn record(&self, dir: &Path, record: &[u8], also: Option<&Path>) -> Result<(), DiskError> {
+        self.kernel.create_target_dir(dir)?;
+        let file = self.within(&dir.join(FILE))?;
+        let file = Beneath::new(self.root.path(), &file);
+        if self.kernel.read_file(&file)?.as_deref() != Some(record) {
+            write_durably(self.kernel, &file, record)?;
+        }
+        if let Some(also) = also {
+            self.kernel.create_target_dir(also)?;
+        }
+        Ok(())
+    }
+
+    /// Reads a directory's record; `None` if there is none.
+    pub(super) fn read(&self, dir: &Path) -> Result<Read, DiskError> {
+        let file = self.within(&dir.join(FILE))?;
+        let bytes = if_directory(self.kernel.read_file(&Beneath::new(self.root.path(), &file)))?;
+        Ok(bytes.flatten().map(|bytes| Data::read(&bytes)))
+    }
+
+    /// Names in a directory; none if there is none, or something else is in its place.
+    pub(super) fn names(&self, dir: &Path) -> Result<Vec<String>, DiskError> {
+        let dir = self.within(dir)?;
+        let names = if_directory(self.kernel.list_dir(&Beneath::new(self.root.path(), &dir)))?;
+        Ok(names.unwrap_or_default())
+    }
+
+    /// Whether something is mounted at exactly this path.
+    pub(super) fn is_mounted(&self, table: &MountTable, path: &Path) -> Result<bool, DiskError> {
+        Ok(table.at(&self.kernel.resolve(path)?).is_some())
+    }
+
+    /// Removes the target, the record beside it and their directory: only if nothing is mounted there.
+    pub(super) fn remove(&self, target: &Path) -> Result<(), DiskError> {
+        self.remove_target(target)?;
+        match target.parent() {
+            Some(dir) => self.remove_record(dir),
+            None => Ok(()),
+        }
+    }
+
+    /// Removes an empty directory or file on which nothing is mounted; gone is success.
+    pub(super) fn remove_target(&self, target: &Path) -> Result<(), DiskError> {
+        if self.is_mounted(&self.kernel.mount_table()?, target)? {
+            return Err(DiskError::StillMounted { path: target.to_owned() });
+        }
+        Ok(self.kernel.remove_target(target)?)
+    }
+
+    /// Removes a record and its directory; gone is success. The record goes first: a directory without one says that
+    /// its volume is gone.
+    pub(super) fn remove_record(&self, dir: &Path) -> Result<(), DiskError> {
+        let root = self.root.path();
+        for name in [FILE.to_owned(), format!("{FILE}.tmp")] {
+            let file = self.within(&dir.join(name))?;
+            self.kernel.remove_file(&Beneath::new(root, &file))?;
+        }
+        let dir = self.within(dir)?;
+        Ok(self.kernel.remove_dir(&Beneath::new(root, &dir))?)
+    }
+
+    /// Removes what is left of a device's share.
+    pub(super) fn remove_device_share(&self, spec: &str, pod: &str) -> Result<(), DiskError> {
+        let target = self.root.device_publish(spec, pod);
+        self.remove_target(&target)?;
+        self.unlink(&self.device_link(spec, pod))?;
+        target.parent().map_or(Ok(()), |dir| self.remove_if_empty(dir))
+    }
+
+    /// Removes what is left of a staged device, its record last but one.
+    pub(super) fn remove_device(&self, spec: &str) -> Result<(), DiskError> {
+        self.remove_target(&self.root.device_stage(spec))?;
+        self.remove_record(&self.root.device_data(spec))?;
+        self.remove_if_empty(&self.root.devices().join(spec))
+    }
+
+    /// Removes the directory of a volume that is gone, by the target in it.
+    pub(super) fn sweep(&self, target: &Path) -> Result<(), DiskError> {
+        let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let (Some(parent), devices) = (target.parent(), self.root.devices()) else { return Ok(()) };
+        if parent == devices.join("staging") {
+            self.remove_device(&name(target))
+        } else if parent.parent() == Some(&devices.join("publish")) {
+            self.remove_device_share(&name(parent), &name(target))
+        } else {
+            self.remove(target)
+        }
+    }
+
+    /// Where a pod's directory names its device.
+    pub(super) fn device_link(&self, spec: &str, pod: &str) -> PathBuf {
+        self.root.pod(pod).join("volumeDevices/kubernetes.io~csi").join(spec)
+    }
+
+    /// Removes a directory if nothing is in it.
+    pub(super) fn remove_if_empty(&self, dir: &Path) -> Result<(), DiskError> {
+        if !self.names(dir)?.is_empty() {
+            return Ok(());
+        }
+        let dir = self.within(dir)?;
+        Ok(self.kernel.remove_dir(&Beneath::new(self.root.path(), &dir))?)
+    }
+
+    /// Where else than at `path` that is mounted which is mounted there, or a part of it: somebody would lose it.
+    pub(super) fn referenced(&self, path: &Path) -> Result<(), DiskError> {
+        let table = self.kernel.mount_table()?;
+        let at = self.kernel.resolve(path)?;
+        let others = references(&table, &at);
+        match others.is_empty() {
+            true => Ok(()),
+            false => Err(DiskError::Referenced { path: path.to_owned(), others }),
+        }
+    }
+
+    /// The link by which a pod's directory names its device.
+    pub(super) fn link(&self, link: &Path, to: &Path) -> Result<(), DiskError> {
+        let failed = |step| move |source| DiskError::Files { step, path: link.to_owned(), source };
+        if let Some(parent) = link.parent() {
+            self.kernel.create_target_dir(parent)?;
+        }
+        match std::os::unix::fs::symlink(to, link) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                match std::fs::read_link(link).map_err(failed("readlink"))? == to {
+                    true => Ok(()),
+                    false => {
+                        self.unlink(link)?;
+                        std::os::unix::fs::symlink(to, link).map_err(failed("symlink"))
+                    }
+                }
+            }
+            made => made.map_err(failed("symlink")),
+        }
+    }
+
+    /// Removes such a link; gone is success.
+    pub(super) fn unlink(&self, link: &Path) -> Result<(), DiskError> {
+        match std::fs::remove_file(link) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(DiskError::Files { step: "unlink", path: link.to_owned(), source: error })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn within(&self, path: &Path) -> Result<PathBuf, DiskError> {
+        let root = self.root.path();
+        let within = path.strip_prefix(root).map(Path::to_owned);
+        within.map_err(|_| DiskError::Outside { path: path.to_owned(), root: root.to_owned() })
+    }
+}
+
+/// "Not a directory" as `None`: what others have put among our directories is not ours.
+fn if_directory<T>(result: wharf_linux::Result<T>) -> Result<Option<T>, DiskError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) => match error.errno().map(|errno| io::Error::from_raw_os_error(errno).kind()) {
+            Some(io::ErrorKind::NotADirectory) => Ok(None),
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// Mounts of what is mounted at `at`, or of a part of it, at other places.
+fn references(table: &MountTable, at: &Path) -> Vec<PathBuf> {
+    let Some(staged) = table.at(at) else { return Vec::new() };
+    let same = |mount: &&wharf_linux::Mount| {
+        mount.device == staged.device
+            && mount.mount_point != staged.mount_point
+            && mount.root.starts_with(&staged.root)
+    };
+    table.mounts().iter().filter(same).map(|mount| mount.mount_point.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(lines: &[&str]) -> MountTable {
+        MountTable::parse(lines.join("\n").as_bytes()).unwrap()
+    }
+
+    /// co.md 1.8 "Unmount": mount-refs check on globalmount; 4.11: the references are named.
+    #[test]
+    fn who_else_has_it() {
+        let table = table(&[
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw",
+            "2 1 7:0 / /k/globalmount rw - ext4 /dev/loop0 rw",
+            "3 1 7:0 /sub /elsewhere rw - ext4 /dev/loop0 rw",
+            "4 1 7:1 / /k/other rw - ext4 /dev/loop1 rw",
+            "5 1 8:1 /data /k/hostpath rw - ext4 /dev/sda1 rw",
+            "6 1 8:1 /data/sub /mnt rw - ext4 /dev/sda1 rw",
+        ]);
+        assert_eq!(references(&table, Path::new("/k/globalmount")), [PathBuf::from("/elsewhere")]);
+        assert_eq!(references(&table, Path::new("/k/other")), Vec::<PathBuf>::new());
+        assert_eq!(references(&table, Path::new("/k/hostpath")), [PathBuf::from("/mnt")]);
+        assert_eq!(references(&table, Path::new("/k/nothing")), Vec::<PathBuf>::new());
+    }
+
+    #[tokio::test]
+    async fn records_come_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::new(dir.path());
+        let disk = Disk::new(Arc::new(wharf_linux::Linux::new()), root.clone());
+        let data =
+            Data { driver: "d".into(), handle: "h".into(), spec: None, lifecycle: None, se_linux: None };
+        let stage = root.stage("d", "h");
+        let target = stage.join("globalmount");
+        let record = data.staged();
+        disk.run(move |here| {
+            here.record(&stage, &record, Some(&target))?;
+            here.record(&stage, &record, Some(&target))?;
+            assert_eq!(here.read(&stage)?, Some(Ok(data)));
+            assert!(target.is_dir());
+            assert_eq!(here.names(&stage)?, ["globalmount", FILE]);
+            here.referenced(&target)?;
+            here.remove(&target)?;
+            here.remove(&target)?;
+            assert!(!stage.exists());
+            assert_eq!(here.read(&stage)?, None);
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+}

@@ -1,0 +1,153 @@
+//! What failed, what that says of the volume, and when it is tried again.
+
+use std::time::Duration;
+
+use tonic::{Code, Status};
+use wharf_cluster::Backoff;
+use wharf_model::Time;
+
+/// What a failure says of the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// It may have happened, or may still happen: it is taken down if it is not repeated.
+    Uncertain,
+    /// The driver was not asked: nothing has changed.
+    Transient,
+    /// It has not happened.
+    Final,
+}
+
+/// The class of a driver's answer. [`wharf_csi::Client`] answers UNAVAILABLE where there was no gRPC answer.
+pub(super) fn class_of(code: Code) -> Class {
+    match code {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Unavailable
+        | Code::ResourceExhausted
+        | Code::Aborted => Class::Uncertain,
+        Code::Ok
+        | Code::Unknown
+        | Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Internal
+        | Code::DataLoss
+        | Code::Unauthenticated => Class::Final,
+    }
+}
+
+/// What was tried. Each has its own pauses: a publish that fails holds up no unpublish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Doing {
+    /// Reading the attachment.
+    Verify,
+    /// NodeStageVolume.
+    Stage,
+    /// NodePublishVolume, and what comes before it.
+    Publish,
+    /// Giving files to the pod's group.
+    Own,
+    /// NodeExpandVolume.
+    Expand,
+    /// NodeUnpublishVolume.
+    Unpublish,
+    /// NodeUnstageVolume.
+    Unstage,
+}
+
+/// A failed attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// What it says of the volume.
+    pub(super) class: Class,
+    /// What was the matter, without secrets.
+    pub(super) message: String,
+    /// When.
+    pub(super) at: Time,
+    /// How long it is not tried again.
+    pub(super) pause: Duration,
+    /// So many in a row, with this one.
+    pub(super) count: u32,
+}
+
+impl Failure {
+    /// How much of the pause is left.
+    pub(super) fn left(&self, now: Time) -> Option<Duration> {
+        let left = self.at.plus(self.pause).0.saturating_sub(now.0);
+        u64::try_from(left).ok().filter(|left| *left > 0).map(Duration::from_millis)
+    }
+
+    /// The one that follows `before`.
+    pub(super) fn after(
+        before: Option<&Self>,
+        class: Class,
+        message: String,
+        at: Time,
+        backoff: &Backoff,
+    ) -> Self {
+        let count = before.map_or(0, |before| before.count);
+        Self { class, message, at, pause: backoff.after(count), count: count.saturating_add(1) }
+    }
+}
+
+/// A driver's answer as upstream prints it, for events.
+pub(super) fn rpc_error(status: &Status) -> String {
+    let code = match status.code() {
+        Code::Cancelled => "Canceled",
+        Code::Ok => "OK",
+        other => return format!("rpc error: code = {other:?} desc = {}", status.message()),
+    };
+    format!("rpc error: code = {code} desc = {}", status.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// co.md 1.8 "Error classes".
+    #[test]
+    fn classes() {
+        let uncertain = [
+            Code::Cancelled,
+            Code::DeadlineExceeded,
+            Code::Unavailable,
+            Code::ResourceExhausted,
+            Code::Aborted,
+        ];
+        for number in 0..=16 {
+            let code = Code::from_i32(number);
+            let expected = if uncertain.contains(&code) { Class::Uncertain } else { Class::Final };
+            assert_eq!(class_of(code), expected, "{code:?}");
+        }
+    }
+
+    /// co.md 1.0: 500 ms, doubled up to 2m2s.
+    #[test]
+    fn pauses_grow() {
+        let backoff =
+            Backoff { start: Duration::from_millis(500), max: Duration::from_secs(122), jitter: || 0.0 };
+        let mut failure: Option<Failure> = None;
+        let mut pauses = Vec::new();
+        for _ in 0..10 {
+            let next = Failure::after(failure.as_ref(), Class::Final, String::new(), Time(0), &backoff);
+            pauses.push(next.pause.as_millis());
+            failure = Some(next);
+        }
+        assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
+        let failure = failure.unwrap();
+        assert_eq!(failure.left(Time(1000)), Some(Duration::from_secs(121)));
+        assert_eq!(failure.left(Time(122_000)), None);
+    }
+
+    #[test]
+    fn answers_are_printed_as_go_does() {
+        let printed = |status: Status| rpc_error(&status);
+        assert_eq!(printed(Status::cancelled("x")), "rpc error: code = Canceled desc = x");
+        assert_eq!(printed(Status::deadline_exceeded("x")), "rpc error: code = DeadlineExceeded desc = x");
+        assert_eq!(printed(Status::internal("no disk")), "rpc error: code = Internal desc = no disk");
+    }
+}

@@ -1,0 +1,66 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn pod(volumes: Value) -> Arc<Pod> {
+    let pod =
+        json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u1"}, "spec": {"volumes": volumes}});
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+fn world(pod: &Arc<Pod>, released: bool) -> World {
+    let mut world = World::default();
+    let entry = PodEntry { pod: Some(Arc::clone(pod)), released, ..PodEntry::default() };
+    world.pods.insert("u1".into(), entry);
+    world
+}
+
+fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, Want) {
+    let persistent = json!({"metadata": {"name": "pv1"}, "spec": {
+        "claimRef": {"uid": ""}, "csi": {"driver": "d", "volumeHandle": "h"},
+    }});
+    let persistent = Arc::new(serde_json::from_value(persistent).unwrap());
+    resolve::persistent(pod, volume, Arc::default(), persistent, None).unwrap()
+}
+
+/// co.md 1.8 "DSW add per pod": the same claim twice in a pod is one mount, for writing if either wants that.
+#[test]
+fn one_claim_twice() {
+    let claim = |name: &str, read_only: bool| json!({"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
+    let pod = pod(json!([claim("a", true), claim("b", false), claim("c", true)]));
+    let mut world = world(&pod, false);
+    for (volume, read_only, names) in [(0, true, 1), (1, false, 2), (2, false, 3)] {
+        let volume = &pod.spec.volumes[volume];
+        let (known, want) = resolved(&pod, volume);
+        assert!(add(&mut world, "u1", volume, "uvn", known, want));
+        let want = &world.volumes["uvn"].wants["u1"];
+        assert_eq!((want.read_only, want.names.len()), (read_only, names), "{}", volume.name);
+    }
+    assert_eq!(world.pods["u1"].resolved.len(), 3);
+}
+
+/// What is told again changes nothing, and who was released gets nothing.
+#[test]
+fn again_and_too_late() {
+    let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let volume = &pod.spec.volumes[0];
+    let (known, want) = resolved(&pod, volume);
+    let mut first = world(&pod, false);
+    assert!(add(&mut first, "u1", volume, "uvn", known.clone(), want.clone()));
+    assert!(!add(&mut first, "u1", volume, "uvn", known.clone(), want.clone()));
+    let mut gone = world(&pod, true);
+    assert!(!add(&mut gone, "u1", volume, "uvn", known, want));
+    assert!(gone.volumes.is_empty());
+}
+
+/// co.md 4.9: a volume that was found staged learns its name from the first pod that wants it.
+#[test]
+fn a_found_volume_learns_its_name() {
+    let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
+    let (known, want) = resolved(&pod, &pod.spec.volumes[0]);
+    let mut world = world(&pod, false);
+    let found = Volume { spec: "0a1b2c".into(), ..known.clone() };
+    world.volumes.insert("uvn".into(), found);
+    assert!(add(&mut world, "u1", &pod.spec.volumes[0], "uvn", known, want));
+    assert_eq!(world.volumes["uvn"].spec, "pv1");
+}

@@ -1,0 +1,91 @@
+//! Paths of the node: what must be there, or is made.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use wharf_model::whole::pod::HostPath;
+
+use super::PlainError;
+use crate::volumes::Place;
+
+/// Checks, and makes what may be made.
+pub(super) fn check(wanted: &HostPath) -> Result<Place, PlainError> {
+    let path = Path::new(&wanted.path);
+    let place = Place::Directory { path: PathBuf::from(path), read_only: false };
+    let kind = match fs::metadata(path) {
+        Ok(found) => Some(found.file_type()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(PlainError::files("stat", path)(error)),
+    };
+    match (wanted.kind.as_str(), kind) {
+        ("", _) => return Ok(place),
+        ("DirectoryOrCreate", None) => {
+            let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+            return made.map(|()| place).map_err(PlainError::files("mkdir", path));
+        }
+        ("FileOrCreate", None) => {
+            let made = fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o644).open(path);
+            return made.map(|_| place).map_err(PlainError::files("create", path));
+        }
+        _ => {}
+    }
+    let (fits, expected) = match wanted.kind.as_str() {
+        "Directory" | "DirectoryOrCreate" => (kind.is_some_and(|kind| kind.is_dir()), "a directory"),
+        "File" | "FileOrCreate" => (kind.is_some_and(|kind| kind.is_file()), "a file"),
+        "Socket" => (kind.is_some_and(|kind| kind.is_socket()), "a socket file"),
+        "CharDevice" => (kind.is_some_and(|kind| kind.is_char_device()), "a character device"),
+        "BlockDevice" => (kind.is_some_and(|kind| kind.is_block_device()), "a block device"),
+        other => return Err(PlainError::Unsupported { what: format!("hostPath type {other:?}") }),
+    };
+    match fits {
+        true => Ok(place),
+        false => Err(PlainError::HostPath { path: wanted.path.clone(), expected }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Types as kubelet checks them, on real files.
+    #[test]
+    fn types() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("file"), "x").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+        for (kind, name, expected) in [
+            ("", "absent", true),
+            ("Directory", "", true),
+            ("Directory", "file", false),
+            ("Directory", "absent", false),
+            ("DirectoryOrCreate", "made/deep", true),
+            ("Directory", "made/deep", true),
+            ("DirectoryOrCreate", "file", false),
+            ("File", "file", true),
+            ("File", "made", false),
+            ("FileOrCreate", "new", true),
+            ("File", "new", true),
+            ("FileOrCreate", "made", false),
+            ("FileOrCreate", "no/parent", false),
+            ("Socket", "socket", true),
+            ("Socket", "file", false),
+            ("CharDevice", "file", false),
+            ("BlockDevice", "file", false),
+            ("Unicorn", "file", false),
+        ] {
+            let path = dir.path().join(name).to_str().unwrap().to_owned();
+            let checked = check(&HostPath { path: path.clone(), kind: kind.into() });
+            assert_eq!(checked.is_ok(), expected, "{kind} {name}: {checked:?}");
+            if expected {
+                assert_eq!(checked.unwrap(), Place::Directory { path: path.into(), read_only: false });
+            }
+        }
+        let null = HostPath { path: "/dev/null".into(), kind: "CharDevice".into() };
+        assert!(check(&null).is_ok());
+        let file = dir.path().join("file").to_str().unwrap().to_owned();
+        let error = check(&HostPath { path: file.clone(), kind: "Directory".into() }).unwrap_err();
+        assert_eq!(error.to_string(), format!("hostPath type check failed: {file} is not a directory"));
+    }
+}

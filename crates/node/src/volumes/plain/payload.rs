@@ -1,0 +1,219 @@
+//! Which files a volume has, from what its sources say: pure.
+
+use std::collections::BTreeMap;
+
+use wharf_model::Quantity;
+use wharf_model::whole::Pod;
+use wharf_model::whole::pod::{DownwardApi, FilesOf, PodVolume, TokenFile};
+
+use super::PlainError;
+use super::atomic::{File, Payload, is_inside};
+use crate::pods::fields;
+
+const MODE: u32 = 0o644;
+/// Of a token whose owner is known.
+const PRIVATE: u32 = 0o600;
+
+/// One source of a volume's files, with what was found for it.
+pub(super) enum Source {
+    /// A secret's values; none if there is no such secret.
+    Secret(FilesOf, Option<BTreeMap<String, Vec<u8>>>),
+    /// A config map's.
+    ConfigMap(FilesOf, Option<BTreeMap<String, Vec<u8>>>),
+    /// Fields of the pod, and what its node has to give.
+    Downward(DownwardApi, BTreeMap<String, Quantity>),
+    /// A token of the pod's account.
+    Token(TokenFile, String),
+}
+
+/// Permissions of files for which nothing else is said.
+pub(super) fn default_mode(volume: &PodVolume) -> u32 {
+    let PodVolume { secret, config_map, projected, downward_api, .. } = volume;
+    let files = secret.as_ref().or(config_map.as_ref());
+    let mode = files
+        .and_then(|files| files.default_mode)
+        .or(projected.as_ref().and_then(|projected| projected.default_mode))
+        .or(downward_api.as_ref().and_then(|files| files.default_mode));
+    mode.map_or(MODE, bits)
+}
+
+/// The group that gets volumes.
+pub(super) fn fs_group(pod: &Pod) -> Option<u32> {
+    pod.spec.security_context.as_ref()?.fs_group.and_then(|gid| u32::try_from(gid).ok())
+}
+
+/// The user of all containers, if it is one.
+fn only_user(pod: &Pod) -> Option<u32> {
+    let of_pod = pod.spec.security_context.as_ref().and_then(|context| context.run_as_user);
+    let mut users = pod.spec.init_containers.iter().chain(&pod.spec.containers).map(|container| {
+        container.security_context.as_ref().and_then(|context| context.run_as_user).or(of_pod)
+    });
+    let first = users.next()??;
+    users.all(|user| user == Some(first)).then(|| u32::try_from(first).ok())?
+}
+
+fn bits(mode: i32) -> u32 {
+    mode as u32 & 0o777
+}
+
+/// The files. Of two at one path the later source's counts.
+pub(super) fn payload(pod: &Pod, sources: &[Source], default_mode: u32) -> Result<Payload, PlainError> {
+    let mut files = Payload::new();
+    let mut add = |path: &str, bytes: Vec<u8>, mode: u32, uid: Option<u32>| {
+        if !is_inside(path) {
+            return Err(PlainError::Path { path: path.to_owned() });
+        }
+        files.insert(path.to_owned(), File { bytes, mode, uid });
+        Ok(())
+    };
+    for source in sources {
+        match source {
+            Source::Secret(wanted, found) | Source::ConfigMap(wanted, found) => {
+                let (kind, short) = match source {
+                    Source::Secret(..) => ("secret", "secret"),
+                    _ => ("configmap", "config"),
+                };
+                let nothing = BTreeMap::new();
+                let values = match found {
+                    Some(values) => values,
+                    None if wanted.optional => &nothing,
+                    None => return Err(PlainError::NoObject { kind, name: name_of(wanted).to_owned() }),
+                };
+                if wanted.items.is_empty() {
+                    for (key, value) in values {
+                        add(key, value.clone(), default_mode, None)?;
+                    }
+                }
+                for item in &wanted.items {
+                    let mode = item.mode.map_or(default_mode, bits);
+                    match values.get(&item.key) {
+                        Some(value) => add(&item.path, value.clone(), mode, None)?,
+                        None if wanted.optional => {}
+                        None => return Err(PlainError::NoKey { kind: short, key: item.key.clone() }),
+                    }
+                }
+            }
+            Source::Downward(wanted, allocatable) => {
+                for item in &wanted.items {
+                    let value = match (&item.field_ref, &item.resource_field_ref) {
+                        (Some(field), _) => fields::field(pod, &field.field_path, "")?,
+                        (None, Some(resource)) => fields::resource(pod, None, resource, allocatable)?,
+                        (None, None) => continue,
+                    };
+                    add(&item.path, value.into_bytes(), item.mode.map_or(default_mode, bits), None)?;
+                }
+            }
+            Source::Token(wanted, token) => {
+                // Whoever it belongs to reads it, and nobody else; if that is not known, all of the pod do.
+                let uid = only_user(pod);
+                let known = uid.is_some() || fs_group(pod).is_some();
+                add(
+                    &wanted.path,
+                    token.clone().into_bytes(),
+                    if known { PRIVATE } else { default_mode },
+                    uid,
+                )?;
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// A secret volume names its secret by a field of its own.
+pub(super) fn name_of(wanted: &FilesOf) -> &str {
+    if wanted.secret_name.is_empty() { &wanted.name } else { &wanted.secret_name }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pod(spec: Value) -> Pod {
+        let labels = json!({"app": "x"});
+        serde_json::from_value(json!({"metadata": {"name": "p", "labels": labels}, "spec": spec})).unwrap()
+    }
+
+    fn secret(wanted: Value, values: Option<&[(&str, &str)]>) -> Source {
+        let of = |values: &[(&str, &str)]| {
+            values.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
+        };
+        Source::Secret(serde_json::from_value(wanted).unwrap(), values.map(of))
+    }
+
+    fn told(pod: &Pod, sources: &[Source]) -> Result<Vec<String>, String> {
+        let files = payload(pod, sources, 0o644).map_err(|error| error.to_string())?;
+        let line = |(path, file): (&String, &File)| {
+            let uid = file.uid.map_or(String::new(), |uid| format!(" {uid}"));
+            format!("{path} {:o}{uid} {}", file.mode, String::from_utf8_lossy(&file.bytes))
+        };
+        Ok(files.iter().map(line).collect())
+    }
+
+    /// What kubelet makes of a secret or config map.
+    #[test]
+    fn values_as_files() {
+        let two = Some(&[("a", "1"), ("b", "2")][..]);
+        for (wanted, values, expected) in [
+            (json!({"secretName": "s"}), two, Ok(vec!["a 644 1", "b 644 2"])),
+            (
+                json!({"secretName": "s", "items": [{"key": "b", "path": "x/y", "mode": 0o400}]}),
+                two,
+                Ok(vec!["x/y 400 2"]),
+            ),
+            (json!({"secretName": "s"}), None, Err("secret \"s\" not found")),
+            (json!({"name": "s"}), None, Err("secret \"s\" not found")),
+            (json!({"secretName": "s", "optional": true}), None, Ok(vec![])),
+            (
+                json!({"secretName": "s", "items": [{"key": "c", "path": "c"}]}),
+                two,
+                Err("references non-existent secret key: c"),
+            ),
+            (
+                json!({"secretName": "s", "optional": true, "items": [{"key": "c", "path": "c"}, {"key": "a", "path": "a"}]}),
+                two,
+                Ok(vec!["a 644 1"]),
+            ),
+        ] {
+            let got = told(&pod(json!({})), &[secret(wanted.clone(), values)]);
+            let expected: Result<Vec<String>, String> =
+                expected.map(|files| files.into_iter().map(Into::into).collect()).map_err(Into::into);
+            assert_eq!(got, expected, "{wanted}");
+        }
+        let config = Source::ConfigMap(FilesOf { name: "c".into(), ..FilesOf::default() }, None);
+        assert_eq!(told(&pod(json!({})), &[config]).unwrap_err(), "configmap \"c\" not found");
+        let outside = secret(json!({"items": [{"key": "a", "path": "../a"}]}), two);
+        assert!(told(&pod(json!({})), &[outside]).unwrap_err().contains("no path"));
+    }
+
+    #[test]
+    fn several_sources_in_one_directory() {
+        let fields = json!({"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]});
+        let sources = [
+            secret(json!({}), Some(&[("a", "1"), ("labels", "later wins")])),
+            Source::Downward(serde_json::from_value(fields).unwrap(), BTreeMap::new()),
+        ];
+        assert_eq!(told(&pod(json!({})), &sources).unwrap(), ["a 644 1", "labels 644 app=\"x\""]);
+    }
+
+    /// Whose a token is: the user's if all containers have one, readable for the group that volumes get.
+    #[test]
+    fn tokens() {
+        let user = |uid: i64| json!({"name": "c", "securityContext": {"runAsUser": uid}});
+        let anybody = json!({"name": "c"});
+        for (spec, expected) in [
+            (json!({"containers": [anybody]}), "t 644 secret"),
+            (json!({"containers": [user(7), user(7)]}), "t 600 7 secret"),
+            (json!({"containers": [user(7), user(8)]}), "t 644 secret"),
+            (json!({"containers": [user(7), anybody]}), "t 644 secret"),
+            (json!({"securityContext": {"runAsUser": 9}, "containers": [anybody]}), "t 600 9 secret"),
+            (json!({"securityContext": {"runAsUser": 9}, "containers": [user(7)]}), "t 600 7 secret"),
+            (json!({"securityContext": {"fsGroup": 5}, "containers": [anybody]}), "t 600 secret"),
+        ] {
+            let token =
+                Source::Token(TokenFile { path: "t".into(), ..TokenFile::default() }, "secret".into());
+            assert_eq!(told(&pod(spec.clone()), &[token]).unwrap(), [expected], "{spec}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Tokens of a pod's account: when one is asked for, and what is asked.
+
+use serde_json::{Value, json};
+use wharf_model::Time;
+use wharf_model::whole::Pod;
+use wharf_model::whole::pod::TokenFile;
+
+/// For which a token holds if nobody says.
+const USUAL: i64 = 3600;
+/// However long it holds, a token is not used for longer than a day.
+const OLDEST: i64 = 24 * 3600;
+
+/// Whether a token that is there will do: most of its time is to come. What cannot be read will not.
+pub(super) fn is_fresh(token: &str, now: Time) -> bool {
+    let claims = token.split('.').nth(1).and_then(decode);
+    let claims: Value = claims.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let seconds = |claim: &str| claims.get(claim).and_then(Value::as_i64);
+    let (Some(issued), Some(expires)) = (seconds("iat"), seconds("exp")) else { return false };
+    let age = now.0.div_euclid(1000).saturating_sub(issued);
+    let lifetime = expires.saturating_sub(issued);
+    age < OLDEST && age.saturating_mul(5) < lifetime.saturating_mul(4)
+}
+
+/// A `TokenRequest`, for a token that ends with the pod.
+pub(super) fn request(pod: &Pod, wanted: &TokenFile) -> Value {
+    let audiences: Vec<&str> =
+        Some(wanted.audience.as_str()).filter(|text| !text.is_empty()).into_iter().collect();
+    json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "audiences": audiences,
+            "expirationSeconds": wanted.expiration_seconds.unwrap_or(USUAL),
+            "boundObjectRef": {
+                "apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid,
+            },
+        },
+    })
+}
+
+/// The pod's account; every namespace has a `default` one.
+pub(super) fn account(pod: &Pod) -> &str {
+    if pod.spec.service_account_name.is_empty() { "default" } else { &pod.spec.service_account_name }
+}
+
+/// Base64 as tokens have it: `-` and `_`, and nothing at the end.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 3);
+    let (mut bits, mut count) = (0u32, 0);
+    for byte in text.trim_end_matches('=').bytes() {
+        let digit = match byte {
+            b'A'..=b'Z' => byte - b'A',
+            b'a'..=b'z' => byte - b'a' + 26,
+            b'0'..=b'9' => byte - b'0' + 52,
+            b'-' => 62,
+            b'_' => 63,
+            _ => return None,
+        };
+        bits = bits << 6 | u32::from(digit);
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push((bits >> count) as u8);
+            bits &= (1 << count) - 1;
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kubelet's rule: a new one when four fifths of the time are over, and after a day in any case.
+    #[test]
+    fn when_a_token_is_fresh() {
+        // {"iat":1000,"exp":2000} and {"iat":0,"exp":1000000}
+        let short = "h.eyJpYXQiOjEwMDAsImV4cCI6MjAwMH0.s";
+        let long = "h.eyJpYXQiOjAsImV4cCI6MTAwMDAwMH0.s";
+        for (token, seconds, fresh) in [
+            (short, 1000, true),
+            (short, 1799, true),
+            (short, 1800, false),
+            (long, 86_399, true),
+            (long, 86_400, false),
+            ("", 0, false),
+            ("no.token", 0, false),
+            ("a.e30.c", 0, false),
+        ] {
+            assert_eq!(is_fresh(token, Time(seconds * 1000)), fresh, "{token} {seconds}");
+        }
+    }
+
+    #[test]
+    fn what_is_asked() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "uid": "u"}})).unwrap();
+        let request = request(&pod, &TokenFile { audience: "me".into(), ..TokenFile::default() });
+        assert_eq!(
+            request["spec"],
+            json!({
+                "audiences": ["me"], "expirationSeconds": 3600,
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"},
+            })
+        );
+        assert_eq!(account(&pod), "default");
+    }
+}

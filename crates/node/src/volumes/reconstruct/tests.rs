@@ -1,0 +1,204 @@
+use std::path::Path;
+
+use serde_json::json;
+
+use super::*;
+
+fn data(handle: &str, spec: Option<&str>) -> Data {
+    Data {
+        driver: "d".into(),
+        handle: handle.into(),
+        spec: spec.map(Into::into),
+        lifecycle: spec.map(|_| LifecycleMode::Persistent),
+        se_linux: None,
+    }
+}
+
+fn torn() -> Option<Result<Data, Unreadable>> {
+    Some(Err(Unreadable::Torn { line: 1, column: 9 }))
+}
+
+fn content(minor: u32) -> Option<Content> {
+    Some(((7, minor), PathBuf::from("/")))
+}
+
+fn root() -> Root {
+    Root::new("/k")
+}
+
+fn share(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> Share {
+    Share {
+        pod: "u1".into(),
+        spec: "pv1".into(),
+        mode: Mode::Filesystem,
+        path: root().publish("u1", "pv1").join("mount"),
+        record,
+        mounted,
+    }
+}
+
+fn stage(record: Option<Result<Data, Unreadable>>, mounted: Option<Content>) -> Stage {
+    Stage {
+        owner: "d".into(),
+        name: hash("h1"),
+        mode: Mode::Filesystem,
+        path: root().stage("d", "h1").join("globalmount"),
+        record,
+        mounted,
+    }
+}
+
+fn persistent() -> Vec<PersistentVolume> {
+    let volume = json!({"metadata": {"name": "pv1"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h1"}}});
+    vec![serde_json::from_value(volume).unwrap()]
+}
+
+fn judge(shares: Vec<Share>, stages: Vec<Stage>, persistent: Option<&[PersistentVolume]>) -> Found {
+    Scan { pods: Vec::new(), shares, stages }.judge(&root(), persistent, true)
+}
+
+/// co.md 1.8 "Reconstruct": mount, device and attachment are uncertain, whether or not something is mounted.
+#[test]
+fn records_are_believed() {
+    for mounted in [content(0), None] {
+        let shares = vec![share(Some(Ok(data("h1", Some("pv1")))), mounted.clone())];
+        let found = judge(shares, vec![stage(Some(Ok(data("h1", None))), mounted)], None);
+        let volume = &found.volumes[&names::unique("d", "h1")];
+        assert_eq!((volume.spec.as_str(), volume.device), ("pv1", Device::Uncertain { found: true }));
+        let mount = &volume.mounts["u1"];
+        assert!(mount.found && mount.progress == Progress::Uncertain);
+        assert_eq!(volume.staged_at, None);
+        assert!(found.leftovers.is_empty() && found.stuck.is_empty() && volume.context.is_none());
+    }
+}
+
+/// co.md 4.9: a volume that was unpublished and not unstaged is found; upstream's way is to forget it.
+#[test]
+fn what_is_staged_alone_is_found() {
+    let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
+    let found = scan.judge(&root(), None, true);
+    let volume = &found.volumes[&names::unique("d", "h1")];
+    assert_eq!(volume.device, Device::Uncertain { found: true });
+    assert!(
+        volume.mounts.is_empty() && volume.staging(&root()) == root().stage("d", "h1").join("globalmount")
+    );
+    assert!(scan.judge(&root(), None, false).volumes.is_empty());
+    // As kubelet before 1.24 had it.
+    let path = PathBuf::from("/k/plugins/kubernetes.io/csi/pv/pv1/globalmount");
+    let old = Stage { owner: "pv".into(), name: "pv1".into(), path: path.clone(), ..scan.stages[0].clone() };
+    let found = judge(vec![], vec![old], None);
+    assert_eq!(found.volumes[&names::unique("d", "h1")].staging(&root()), path);
+}
+
+/// co.md 4.10: a share's record is missing or torn.
+#[test]
+fn a_share_without_its_record() {
+    let unique = names::unique("d", "h1");
+    let whole = || vec![stage(Some(Ok(data("h1", None))), content(0))];
+    let all = persistent();
+    let none: &[PersistentVolume] = &[];
+    for (name, record, mounted, stages, persistent, expected) in [
+        ("its stage is mounted from the same place", None, content(0), whole(), None, "is"),
+        ("torn, its stage tells", torn(), content(0), whole(), None, "is"),
+        ("another mount is not its stage", None, content(1), whole(), None, "stuck"),
+        ("its PersistentVolume tells", None, content(1), vec![], Some(&all[..]), "is"),
+        (
+            "torn and not mounted, its PersistentVolume tells: the driver is asked",
+            torn(),
+            None,
+            vec![],
+            Some(&all[..]),
+            "is",
+        ),
+        ("nobody can tell", torn(), content(1), vec![], Some(none), "stuck"),
+        ("nobody can tell yet", torn(), None, vec![], None, "stuck"),
+        ("no record and not mounted: it is gone", None, None, vec![], None, "leftover"),
+        (
+            "no record and not mounted, whatever PersistentVolumes there are",
+            None,
+            None,
+            vec![],
+            Some(&all[..]),
+            "leftover",
+        ),
+        ("torn, not mounted, and nobody's", torn(), None, vec![], Some(none), "leftover"),
+    ] {
+        let found = judge(vec![share(record, mounted)], stages, persistent);
+        let is = found.volumes.get(&unique).is_some_and(|volume| volume.mounts.contains_key("u1"));
+        let seen = match (is, found.stuck.len(), found.leftovers.len()) {
+            (true, 0, 0) => "is",
+            (false, 1, 0) => "stuck",
+            (false, 0, 1) => "leftover",
+            _ => "a mixture",
+        };
+        assert_eq!(seen, expected, "{name}: {found:?}");
+    }
+}
+
+/// co.md 4.10: a staged volume's record is missing or torn. Its driver and the hash of its handle are in its path.
+#[test]
+fn a_stage_without_its_record() {
+    let whole = || vec![share(Some(Ok(data("h1", Some("pv1")))), content(0))];
+    let other = || vec![share(Some(Ok(data("h2", Some("pv2")))), content(0))];
+    let all = persistent();
+    let none: &[PersistentVolume] = &[];
+    for (name, record, mounted, shares, persistent, expected) in [
+        ("a share has the handle", None, content(0), whole(), None, "is"),
+        ("torn, a share has the handle", torn(), content(0), whole(), None, "is"),
+        ("a PersistentVolume has the handle", torn(), content(0), vec![], Some(&all[..]), "is"),
+        ("torn and not mounted: the driver is asked", torn(), None, vec![], Some(&all[..]), "is"),
+        ("another volume's share", None, content(0), other(), None, "stuck"),
+        ("mounted, and nobody's", torn(), content(0), vec![], Some(none), "stuck"),
+        ("nobody can tell yet", torn(), None, vec![], None, "stuck"),
+        ("no record and not mounted: it is gone", None, None, vec![], None, "leftover"),
+        ("torn, not mounted, and nobody's", torn(), None, vec![], Some(none), "leftover"),
+    ] {
+        let found = judge(shares, vec![stage(record, mounted)], persistent);
+        let volume = found.volumes.get(&names::unique("d", "h1"));
+        let is = volume.is_some_and(|volume| volume.device == Device::Uncertain { found: true });
+        let seen = match (is, found.stuck.len(), found.leftovers.len()) {
+            (true, 0, 0) => "is",
+            (false, 1, 0) => "stuck",
+            (false, 0, 1) => "leftover",
+            _ => "a mixture",
+        };
+        assert_eq!(seen, expected, "{name}: {found:?}");
+        if let [stuck] = &found.stuck[..] {
+            assert!(stuck.why.contains("vol_data.json"), "{}", stuck.why);
+        }
+    }
+}
+
+/// co.md 1.8 "Reconstruct": devices, whose record is beside neither stage nor share.
+#[test]
+fn devices() {
+    let record = Some(Ok(Data { lifecycle: None, ..data("h1", Some("pv1")) }));
+    let share = Share {
+        mode: Mode::Block,
+        path: root().device_publish("pv1", "u1"),
+        ..share(record.clone(), content(0))
+    };
+    let stage = Stage {
+        owner: "pv1".into(),
+        name: "pv1".into(),
+        mode: Mode::Block,
+        path: root().device_stage("pv1"),
+        ..stage(record, None)
+    };
+    let found = judge(vec![share], vec![stage], None);
+    let volume = &found.volumes[&names::unique("d", "h1")];
+    assert_eq!((volume.mode, volume.device), (Mode::Block, Device::Uncertain { found: true }));
+    assert_eq!(volume.target(&root(), "u1"), root().device_publish("pv1", "u1"));
+    assert_eq!(volume.staging(&root()), Path::new("/k/plugins/kubernetes.io/csi/volumeDevices/staging/pv1"));
+    assert!(!volume.ephemeral);
+}
+
+/// co.md 1.8 "Inline ephemeral": it was never staged, and is not attached.
+#[test]
+fn inline_volumes() {
+    let record = Data { lifecycle: Some(LifecycleMode::Ephemeral), ..data("csi-1", Some("scratch")) };
+    let share = Share { spec: "scratch".into(), ..share(Some(Ok(record)), content(0)) };
+    let found = judge(vec![share], vec![], None);
+    let volume = &found.volumes[&names::unique("d", "csi-1")];
+    assert!(volume.ephemeral && volume.device == Device::None);
+}

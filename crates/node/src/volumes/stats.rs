@@ -1,0 +1,222 @@
+//! How full volumes are, as `kubelet_volume_stats_*`, and how they are, as events: both as drivers say.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tokio::time::{MissedTickBehavior, interval};
+use wharf_cluster::EventType;
+use wharf_csi::v1;
+use wharf_csi::v1::volume_usage::Unit;
+use wharf_model::Key;
+
+use super::manager::Manager;
+use super::world::{Progress, Source, Volume};
+
+type Labels = [(&'static str, String); 2];
+
+/// Gauges by claim; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Statistics {
+    capacity: Family<Labels, Gauge>,
+    available: Family<Labels, Gauge>,
+    used: Family<Labels, Gauge>,
+    inodes: Family<Labels, Gauge>,
+    inodes_free: Family<Labels, Gauge>,
+    inodes_used: Family<Labels, Gauge>,
+    abnormal: Family<Labels, Gauge>,
+    shown: Arc<Mutex<BTreeSet<Key>>>,
+}
+
+impl Statistics {
+    /// Makes them part of a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        for (name, help, family) in [
+            ("capacity_bytes", "Capacity in bytes of the volume", &self.capacity),
+            ("available_bytes", "Number of available bytes in the volume", &self.available),
+            ("used_bytes", "Number of used bytes in the volume", &self.used),
+            ("inodes", "Maximum number of inodes in the volume", &self.inodes),
+            ("inodes_free", "Number of free inodes in the volume", &self.inodes_free),
+            ("inodes_used", "Number of used inodes in the volume", &self.inodes_used),
+            (
+                "health_status_abnormal",
+                "Abnormal volume health status. The count is either 1 or 0. 1 indicates the volume is unhealthy, 0 \
+                 indicates volume is healthy",
+                &self.abnormal,
+            ),
+        ] {
+            registry.register(format!("kubelet_volume_stats_{name}"), help, family.clone());
+        }
+    }
+
+    fn show(&self, claim: &Key, answer: &v1::NodeGetVolumeStatsResponse) {
+        let labels = labels(claim);
+        for usage in &answer.usage {
+            let [total, free, used] = match usage.unit() {
+                Unit::Bytes => [&self.capacity, &self.available, &self.used],
+                Unit::Inodes => [&self.inodes, &self.inodes_free, &self.inodes_used],
+                Unit::Unknown => continue,
+            };
+            total.get_or_create(&labels).set(usage.total);
+            free.get_or_create(&labels).set(usage.available);
+            used.get_or_create(&labels).set(usage.used);
+        }
+        if let Some(condition) = &answer.volume_condition {
+            self.abnormal.get_or_create(&labels).set(condition.abnormal.into());
+        }
+        self.shown.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(claim.clone());
+    }
+
+    /// Takes away what is not among these any more.
+    fn keep(&self, claims: &BTreeSet<Key>) {
+        let mut shown = self.shown.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for gone in shown.extract_if(.., |claim| !claims.contains(claim)) {
+            let labels = labels(&gone);
+            for family in [
+                &self.capacity,
+                &self.available,
+                &self.used,
+                &self.inodes,
+                &self.inodes_free,
+                &self.inodes_used,
+                &self.abnormal,
+            ] {
+                family.remove(&labels);
+            }
+        }
+    }
+}
+
+fn labels(claim: &Key) -> Labels {
+    [
+        ("namespace", claim.namespace.clone().unwrap_or_default()),
+        ("persistentvolumeclaim", claim.name.clone()),
+    ]
+}
+
+/// A pod that has the volume, and the claim; `None`: there is nothing to ask about.
+fn asked(volume: &Volume) -> Option<(&str, Key)> {
+    let has = |(pod, _): &(&String, _)| {
+        volume.mounts.get(*pod).is_some_and(|mount| mount.progress == Progress::Mounted)
+    };
+    let (pod, want) = volume.wants.iter().find(has)?;
+    match &want.source {
+        Source::Persistent { claim, .. } => Some((pod, claim.metadata.key())),
+        Source::Inline(_) => None,
+    }
+}
+
+impl Manager {
+    /// Asks drivers from time to time, for as long as it is polled.
+    pub(super) async fn keep_statistics(&self) {
+        let mut ticks = interval(self.settings.statistics);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let volumes: Vec<Volume> = self.world().volumes.values().cloned().collect();
+            let claims = volumes.iter().filter_map(asked).map(|(_, claim)| claim).collect();
+            self.statistics.keep(&claims);
+            for volume in &volumes {
+                if let Some((pod, claim)) = asked(volume) {
+                    self.ask(volume, pod, &claim).await;
+                }
+            }
+        }
+    }
+
+    async fn ask(&self, volume: &Volume, pod: &str, claim: &Key) {
+        let Some(plugin) = self.parts.plugins.get(&volume.driver) else { return };
+        if !plugin.capabilities.stats {
+            return;
+        }
+        let staging = match plugin.capabilities.stage_unstage {
+            true => volume.staging(&self.parts.root).display().to_string(),
+            false => String::new(),
+        };
+        let request = v1::NodeGetVolumeStatsRequest {
+            volume_id: volume.handle.clone(),
+            volume_path: volume.target(&self.parts.root, pod).display().to_string(),
+            staging_target_path: staging,
+        };
+        let client = plugin.client().with_deadline(self.settings.timeout);
+        match client.node().node_get_volume_stats(request).await {
+            Ok(answer) => {
+                let answer = answer.into_inner();
+                self.statistics.show(claim, &answer);
+                if let Some(condition) = answer.volume_condition.filter(|condition| condition.abnormal)
+                    && plugin.capabilities.condition
+                {
+                    self.tell_abnormal(volume, &condition.message);
+                }
+            }
+            Err(status) => {
+                tracing::debug!(volume = volume.handle, %claim, error = %status, "no statistics");
+            }
+        }
+    }
+
+    fn tell_abnormal(&self, volume: &Volume, message: &str) {
+        for want in volume.wants.values() {
+            for name in &want.names {
+                let note = format!("Volume {name}: {message}");
+                self.parts.events.tell(&*want.pod, EventType::Warning, "VolumeConditionAbnormal", note);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    fn answer() -> v1::NodeGetVolumeStatsResponse {
+        let usage = |unit: Unit, total, available| v1::VolumeUsage {
+            total,
+            available,
+            used: total - available,
+            unit: unit.into(),
+        };
+        v1::NodeGetVolumeStatsResponse {
+            usage: vec![usage(Unit::Bytes, 100, 40), usage(Unit::Inodes, 10, 7)],
+            volume_condition: Some(v1::VolumeCondition { abnormal: true, message: "bad".into() }),
+        }
+    }
+
+    /// co.md 1.8 "Stats": kubelet's names and labels; what is gone is not shown.
+    #[test]
+    fn gauges_are_kubelets() {
+        let statistics = Statistics::default();
+        let mut registry = Registry::default();
+        statistics.register(&mut registry);
+        let claim = Key::namespaced("ns", "data");
+        statistics.show(&claim, &answer());
+        let text = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            text
+        };
+        let shown = text();
+        for (name, value) in [
+            ("capacity_bytes", 100),
+            ("available_bytes", 40),
+            ("used_bytes", 60),
+            ("inodes", 10),
+            ("inodes_free", 7),
+            ("inodes_used", 3),
+            ("health_status_abnormal", 1),
+        ] {
+            let line = format!(
+                "kubelet_volume_stats_{name}{{namespace=\"ns\",persistentvolumeclaim=\"data\"}} {value}\n"
+            );
+            assert!(shown.contains(&line), "{line} is not in {shown}");
+        }
+        statistics.keep(&[claim.clone()].into());
+        assert_eq!(text(), shown);
+        statistics.keep(&BTreeSet::new());
+        assert!(!text().contains("data"));
+    }
+}

@@ -1,0 +1,433 @@
+//! A node's agent on the embedded API, with drivers and plugins on real sockets. All of it is gone when it is dropped.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Bytes;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_stream::StreamExt as _;
+use tokio_stream::wrappers::UnixListenerStream;
+use tokio_util::sync::CancellationToken;
+use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use tower::Service as _;
+use wharf_apiserver::access::{Access, User};
+use wharf_apiserver::rest::{self, Api};
+use wharf_apiserver::store;
+use wharf_cluster::Cluster;
+use wharf_cluster::work::Gate;
+use wharf_csi::registration::registration_server::{Registration, RegistrationServer};
+use wharf_csi::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
+use wharf_csi::v1::identity_server::{Identity, IdentityServer};
+use wharf_csi::v1::node_server::{Node, NodeServer};
+use wharf_csi::v1::node_service_capability::{self, Rpc, rpc};
+use wharf_csi::{AnyAuthority, Endpoint, SocketFile, v1};
+use wharf_model::whole::Node as WholeNode;
+use wharf_model::{Api as Kind, CSINode, Key, Kind as _};
+use wharf_node::machine::{self, Health};
+use wharf_node::plugins::{self, Plugins};
+
+pub(crate) const NODE: &str = "node-a";
+pub(crate) const DRIVER: &str = "a.example.com";
+const LONG: Duration = Duration::from_secs(30);
+
+/// Waits until it is so; what it is waiting for is in `what`.
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl Fn() -> F) -> T {
+    let found = timeout(LONG, async {
+        loop {
+            match look().await {
+                Some(found) => return found,
+                None => sleep(Duration::from_millis(5)).await,
+            }
+        }
+    });
+    found.await.unwrap_or_else(|_| panic!("waited for: {what}"))
+}
+
+/// The API, and the agent's parts on it.
+pub(crate) struct Agent {
+    pub(crate) admin: Cluster,
+    pub(crate) cluster: Cluster,
+    pub(crate) plugins: Plugins,
+    pub(crate) health: Health,
+    pub(crate) dir: TempDir,
+    /// While this is set, the agent cannot write its CSINode.
+    pub(crate) broken: Arc<AtomicBool>,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    beside: JoinHandle<()>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        self.beside.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Agent {
+    /// The API with its garbage collector, and nothing on it. The agent is a node, with a node's rights.
+    pub(crate) async fn new() -> Self {
+        Self::with(User::node(NODE)).await
+    }
+
+    /// The same; the agent has these rights.
+    pub(crate) async fn with(user: User) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = store::Options { sync: false, ..store::Options::default() };
+        let store = store::Store::open(&dir.path().join("api"), options).unwrap();
+        let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
+        api.prepare().await.unwrap();
+        let broken = Arc::<AtomicBool>::default();
+        let cluster = |user, broken: Arc<AtomicBool>| {
+            let service = api.service(user);
+            let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+                let writes =
+                    request.method() != http::Method::GET && request.uri().path().contains("/csinodes");
+                let breaks = writes && broken.load(Ordering::Relaxed);
+                let mut service = service.clone();
+                async move {
+                    match breaks {
+                        true => Ok(unavailable()),
+                        false => service.call(request).await,
+                    }
+                }
+            });
+            Cluster::with_client(kube::Client::new(service, "default"))
+        };
+        let (admin, cluster) = (cluster(User::admin(), Arc::default()), cluster(user, Arc::clone(&broken)));
+        let beside = tokio::spawn({
+            let api = api.clone();
+            async move { api.run().await }
+        });
+        Self {
+            admin,
+            cluster,
+            plugins: Plugins::new(),
+            health: Health::new(),
+            dir,
+            broken,
+            stop: CancellationToken::new(),
+            tasks: Vec::new(),
+            beside,
+        }
+    }
+
+    /// Ends the agent's parts as a crash would; those that are run from now on know nothing of them.
+    pub(crate) async fn crash(&mut self) {
+        for task in self.tasks.drain(..) {
+            task.abort();
+            task.await.unwrap_err();
+        }
+        (self.plugins, self.health) = (Plugins::new(), Health::new());
+    }
+
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.dir.path().join("registry")
+    }
+
+    fn gate(&self) -> Gate {
+        Gate::new(None, self.stop.clone())
+    }
+
+    pub(crate) fn run_machine(&mut self, change: impl FnOnce(&mut machine::Settings)) {
+        let mut settings = machine::Settings::new(NODE, self.dir.path());
+        settings.address = Some([127, 0, 0, 1].into());
+        change(&mut settings);
+        let run = machine::run(self.cluster.clone(), self.gate(), self.health.clone(), settings);
+        self.tasks.push(tokio::spawn(run));
+    }
+
+    pub(crate) fn run_plugins(&mut self, change: impl FnOnce(&mut plugins::Settings)) {
+        let mut settings = plugins::Settings::new(NODE, self.registry());
+        settings.grace = Duration::from_millis(200);
+        change(&mut settings);
+        let run = plugins::run(
+            self.plugins.clone(),
+            self.cluster.clone(),
+            self.gate(),
+            self.health.clone(),
+            settings,
+        );
+        self.tasks.push(tokio::spawn(run));
+    }
+
+    pub(crate) async fn object(&self, api: &Kind, key: &Key) -> Option<Value> {
+        self.admin.get_raw(api, key).await.unwrap()
+    }
+
+    pub(crate) async fn node(&self) -> Option<Value> {
+        self.object(&WholeNode::API, &Key::cluster(NODE)).await
+    }
+
+    pub(crate) async fn csi_node(&self) -> Option<Value> {
+        self.object(&CSINode::API, &Key::cluster(NODE)).await
+    }
+
+    /// The driver's entry in the CSINode.
+    pub(crate) async fn entry(&self, driver: &str) -> Option<Value> {
+        let csi_node = self.csi_node().await?;
+        csi_node["spec"]["drivers"].as_array()?.iter().find(|entry| entry["name"] == driver).cloned()
+    }
+
+    /// What drivers call the node, as the Node says.
+    pub(crate) async fn node_ids(&self) -> Option<Value> {
+        let node = self.node().await?;
+        let text = node["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"].as_str()?;
+        Some(serde_json::from_str(text).unwrap())
+    }
+
+    /// Waits until the driver is registered: here, in the CSINode and on the Node.
+    pub(crate) async fn registered(&self, driver: &str) -> Value {
+        let entry = until("an entry in the CSINode", || self.entry(driver)).await;
+        until("the plugin", || async { self.plugins.get(driver) }).await;
+        assert_eq!(self.node_ids().await.unwrap()[driver], entry["nodeID"]);
+        entry
+    }
+
+    /// Waits until nothing is left of it.
+    pub(crate) async fn deregistered(&self, driver: &str) {
+        until("the entry to go", || async { self.entry(driver).await.is_none().then_some(()) }).await;
+        until("the annotation to go", || async {
+            self.node_ids().await.is_none_or(|ids| ids.get(driver).is_none()).then_some(())
+        })
+        .await;
+        assert!(self.plugins.get(driver).is_none());
+    }
+}
+
+fn unavailable() -> http::Response<rest::Body> {
+    let body = Full::new(Bytes::from_static(b"{}")).map_err(|never| match never {}).boxed_unsync();
+    http::Response::builder().status(503).body(body).unwrap()
+}
+
+/// What a driver says; it may change its mind.
+#[derive(Debug, Clone)]
+pub(crate) struct Says {
+    pub(crate) name: String,
+    pub(crate) node_id: String,
+    pub(crate) max_volumes: i64,
+    pub(crate) topology: BTreeMap<String, String>,
+    pub(crate) can: Vec<rpc::Type>,
+    /// What NodeGetInfo fails with.
+    pub(crate) fails: Option<String>,
+    /// How often NodeGetInfo was asked for.
+    pub(crate) asked: usize,
+}
+
+/// A driver of which only what it says of itself is there.
+#[derive(Clone)]
+pub(crate) struct Driver(Arc<Mutex<Says>>);
+
+impl Driver {
+    pub(crate) fn new(name: &str) -> Self {
+        Self(Arc::new(Mutex::new(Says {
+            name: name.into(),
+            node_id: "id-of-a".into(),
+            max_volumes: 5,
+            topology: BTreeMap::from([("topology.example.com/rack".into(), "r1".into())]),
+            can: vec![rpc::Type::StageUnstageVolume, rpc::Type::GetVolumeStats],
+            fails: None,
+            asked: 0,
+        })))
+    }
+
+    pub(crate) fn says(&self) -> MutexGuard<'_, Says> {
+        self.0.lock().unwrap()
+    }
+
+    /// Serves at a path, in a directory that is made.
+    pub(crate) fn serve(&self, path: &Path) -> Served {
+        Served::at(path, None, Some(self.clone()))
+    }
+}
+
+/// A socket that is served until it is dropped.
+pub(crate) struct Served {
+    _file: SocketFile,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Served {
+    fn at(path: &Path, registrar: Option<Registrar>, driver: Option<Driver>) -> Self {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let endpoint: Endpoint = path.to_str().unwrap().parse().unwrap();
+        let (listener, file) = wharf_csi::bind(&endpoint).unwrap();
+        let callers = UnixListenerStream::new(listener).map(|accepted| accepted.map(AnyAuthority::new));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (registrar, driver) = (registrar.clone(), driver.clone());
+            async move {
+                let name = request.uri().path().split('/').nth(1).unwrap_or_default().to_owned();
+                match (name.as_str(), registrar, driver) {
+                    ("pluginregistration.Registration", Some(registrar), _) => {
+                        RegistrationServer::new(registrar).call(request).await
+                    }
+                    ("csi.v1.Identity", _, Some(driver)) => IdentityServer::new(driver).call(request).await,
+                    ("csi.v1.Node", _, Some(driver)) => NodeServer::new(driver).call(request).await,
+                    _ => Ok(Status::unimplemented(name).into_http()),
+                }
+            }
+        });
+        let server = Server::builder().serve_with_incoming(service, callers);
+        let task = tokio::spawn(async move { server.await.unwrap() });
+        Self { _file: file, task }
+    }
+}
+
+/// A plugin's own half of the registration, which says what it is told to and keeps what it hears.
+#[derive(Clone)]
+pub(crate) struct Registrar {
+    pub(crate) info: PluginInfo,
+    heard: Arc<Mutex<Vec<RegistrationStatus>>>,
+    /// GetInfo fails.
+    pub(crate) silent: Arc<AtomicBool>,
+}
+
+impl Registrar {
+    pub(crate) fn new(name: &str, endpoint: &Path) -> Self {
+        let info = PluginInfo {
+            r#type: "CSIPlugin".into(),
+            name: name.into(),
+            endpoint: endpoint.to_str().unwrap().into(),
+            supported_versions: vec!["1.0.0".into()],
+        };
+        Self { info, heard: Arc::default(), silent: Arc::default() }
+    }
+
+    pub(crate) fn serve(&self, path: &Path) -> Served {
+        Served::at(path, Some(self.clone()), None)
+    }
+
+    /// Both behind one socket.
+    pub(crate) fn serve_with(&self, path: &Path, driver: &Driver) -> Served {
+        Served::at(path, Some(self.clone()), Some(driver.clone()))
+    }
+
+    pub(crate) fn heard(&self) -> Vec<RegistrationStatus> {
+        self.heard.lock().unwrap().clone()
+    }
+
+    /// Waits for a yes.
+    pub(crate) async fn accepted(&self) {
+        until("a yes", || async { self.heard().iter().any(|status| status.plugin_registered).then_some(()) })
+            .await;
+    }
+
+    /// Waits for a no, and gives its reason.
+    pub(crate) async fn refused(&self) -> String {
+        until("a no", || async {
+            self.heard().into_iter().find(|status| !status.plugin_registered).map(|status| status.error)
+        })
+        .await
+    }
+}
+
+#[tonic::async_trait]
+impl Registration for Registrar {
+    async fn get_info(&self, _: Request<InfoRequest>) -> Result<Response<PluginInfo>, Status> {
+        match self.silent.load(Ordering::Relaxed) {
+            true => Err(Status::internal("not yet")),
+            false => Ok(Response::new(self.info.clone())),
+        }
+    }
+
+    async fn notify_registration_status(
+        &self,
+        request: Request<RegistrationStatus>,
+    ) -> Result<Response<RegistrationStatusResponse>, Status> {
+        self.heard.lock().unwrap().push(request.into_inner());
+        Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[tonic::async_trait]
+impl Identity for Driver {
+    async fn get_plugin_info(
+        &self,
+        _: Request<v1::GetPluginInfoRequest>,
+    ) -> Result<Response<v1::GetPluginInfoResponse>, Status> {
+        let name = self.says().name.clone();
+        let vendor_version = "7".into();
+        Ok(Response::new(v1::GetPluginInfoResponse { name, vendor_version, ..Default::default() }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<v1::GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<v1::GetPluginCapabilitiesResponse>, Status> {
+        Ok(Response::new(v1::GetPluginCapabilitiesResponse::default()))
+    }
+
+    async fn probe(&self, _: Request<v1::ProbeRequest>) -> Result<Response<v1::ProbeResponse>, Status> {
+        Ok(Response::new(v1::ProbeResponse::default()))
+    }
+}
+
+/// The Node service, in which nobody makes most calls here.
+macro_rules! node_service {
+    ($($name:ident($request:ident) -> $response:ident;)*) => {
+        #[tonic::async_trait]
+        impl Node for Driver {
+            async fn node_get_info(
+                &self,
+                _: Request<v1::NodeGetInfoRequest>,
+            ) -> Result<Response<v1::NodeGetInfoResponse>, Status> {
+                let mut says = self.says();
+                says.asked += 1;
+                match &says.fails {
+                    Some(error) => Err(Status::internal(error.clone())),
+                    None => Ok(Response::new(v1::NodeGetInfoResponse {
+                        node_id: says.node_id.clone(),
+                        max_volumes_per_node: says.max_volumes,
+                        accessible_topology: Some(v1::Topology {
+                            segments: says.topology.clone().into_iter().collect(),
+                        }),
+                    })),
+                }
+            }
+
+            async fn node_get_capabilities(
+                &self,
+                _: Request<v1::NodeGetCapabilitiesRequest>,
+            ) -> Result<Response<v1::NodeGetCapabilitiesResponse>, Status> {
+                let capability = |can: &rpc::Type| v1::NodeServiceCapability {
+                    r#type: Some(node_service_capability::Type::Rpc(Rpc { r#type: *can as i32 })),
+                };
+                let capabilities = self.says().can.iter().map(capability).collect();
+                Ok(Response::new(v1::NodeGetCapabilitiesResponse { capabilities }))
+            }
+
+            $(async fn $name(&self, _: Request<v1::$request>) -> Result<Response<v1::$response>, Status> {
+                Err(Status::unimplemented(stringify!($name)))
+            })*
+        }
+    };
+}
+
+node_service! {
+    node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse;
+    node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse;
+    node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse;
+    node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse;
+    node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse;
+    node_get_volume_health(NodeGetVolumeHealthRequest) -> NodeGetVolumeHealthResponse;
+    node_get_storage_health(NodeGetStorageHealthRequest) -> NodeGetStorageHealthResponse;
+    node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse;
+}

@@ -1,0 +1,122 @@
+//! The Node object.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use wharf_apiserver::access::User;
+use wharf_cluster::Preconditions;
+use wharf_model::whole::Node;
+use wharf_model::{Key, Kind as _, Lease};
+
+use crate::harness::{Agent, NODE, until};
+
+fn ready(node: &Value) -> Option<&Value> {
+    node["status"]["conditions"].as_array()?.iter().find(|condition| condition["type"] == "Ready")
+}
+
+async fn ready_is(agent: &Agent, status: &str) -> Value {
+    until("Ready", || async {
+        let node = agent.node().await?;
+        (ready(&node)?["status"] == status).then_some(node)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_machine_registers_and_is_ready_once_its_csi_node_is_there() {
+    let mut agent = Agent::new().await;
+    agent.health.trouble("CSINode", "CSINode is not yet initialized");
+    agent.run_machine(|_| {});
+    let node = ready_is(&agent, "False").await;
+    assert_eq!(ready(&node).unwrap()["message"], "CSINode is not yet initialized");
+    assert_eq!(ready(&node).unwrap()["reason"], "KubeletNotReady");
+    agent.run_plugins(|_| {});
+    let node = ready_is(&agent, "True").await;
+    assert_eq!(ready(&node).unwrap()["reason"], "KubeletReady");
+    assert!(agent.csi_node().await.is_some());
+    let metadata = &node["metadata"];
+    assert_eq!(metadata["labels"]["kubernetes.io/hostname"], NODE);
+    assert_eq!(metadata["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"], "true");
+    let addresses =
+        json!([{"type": "InternalIP", "address": "127.0.0.1"}, {"type": "Hostname", "address": NODE}]);
+    assert_eq!(node["status"]["addresses"], addresses);
+    assert_eq!(node["status"]["capacity"]["pods"], "110");
+    let taints = &node["spec"]["taints"];
+    assert_eq!(
+        taints[0]["key"], "node.kubernetes.io/not-ready",
+        "a node does not change its own taints: {taints}"
+    );
+
+    agent.health.trouble("disk", "no room");
+    ready_is(&agent, "False").await;
+    agent.health.well("disk");
+    ready_is(&agent, "True").await;
+}
+
+#[tokio::test]
+async fn where_nobody_else_sees_to_it_the_taint_goes() {
+    let mut agent = Agent::with(User::admin()).await;
+    agent.run_machine(|settings| settings.taints = true);
+    let tainted = |node: &Value| {
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/not-ready")
+    };
+    let taint_is = async |agent: &Agent, expected: bool| {
+        until("the taint", || async { (tainted(&agent.node().await?) == expected).then_some(()) }).await;
+    };
+    taint_is(&agent, false).await;
+    agent.health.trouble("disk", "no room");
+    taint_is(&agent, true).await;
+    agent.health.well("disk");
+    taint_is(&agent, false).await;
+}
+
+#[tokio::test]
+async fn the_heartbeat() {
+    let mut agent = Agent::new().await;
+    agent.run_machine(|settings| settings.renew_every = Duration::from_millis(20));
+    let key = Key::namespaced("kube-node-lease", NODE);
+    let lease = until("a lease", || agent.object(&Lease::API, &key)).await;
+    let node = until("the Node", || agent.node()).await;
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], node["metadata"]["uid"]);
+    assert_eq!(lease["spec"]["holderIdentity"], NODE);
+    let renewed = async |than: &Value| {
+        until("a renewal", || async {
+            let lease = agent.object(&Lease::API, &key).await?;
+            (lease["spec"]["renewTime"] != than["spec"]["renewTime"]).then_some(lease)
+        })
+        .await
+    };
+    let second = renewed(&lease).await;
+    agent.admin.delete(&Lease::API, &key, Preconditions::default()).await.unwrap();
+    let third = renewed(&second).await;
+    assert_ne!(third["metadata"]["uid"], lease["metadata"]["uid"], "made again");
+}
+
+/// A Node that is there keeps what others wrote; one that is deleted stays away, unless asked otherwise.
+#[tokio::test]
+async fn nodes_that_are_found_and_nodes_that_go() {
+    for again in [false, true] {
+        let mut agent = Agent::with(User::admin()).await;
+        let body = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": NODE, "labels": {"zone": "x"}},
+            "spec": {"unschedulable": true},
+        });
+        let made = agent.admin.create(&Node::API, None, &body).await.unwrap();
+        agent.run_machine(|settings| settings.register_again = again);
+        let found = ready_is(&agent, "True").await;
+        assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
+        assert_eq!(found["metadata"]["labels"]["zone"], "x");
+        assert_eq!(found["spec"]["unschedulable"], true);
+
+        agent.admin.delete(&Node::API, &Key::cluster(NODE), Preconditions::default()).await.unwrap();
+        if again {
+            let node = ready_is(&agent, "True").await;
+            assert_ne!(node["metadata"]["uid"], made["metadata"]["uid"]);
+        } else {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            assert!(agent.node().await.is_none());
+        }
+    }
+}

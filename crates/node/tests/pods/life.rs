@@ -1,0 +1,154 @@
+//! From the first look to the last file.
+
+use serde_json::{Value, json};
+
+use crate::home::Home;
+
+fn uid(pod: &Value) -> &str {
+    pod["metadata"]["uid"].as_str().unwrap()
+}
+
+fn ready(pod: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|one| one["type"] == "Ready" && one["status"] == "True")
+}
+
+#[tokio::test]
+async fn a_pod_runs_and_goes_and_nothing_is_left() {
+    let home = Home::new().await;
+    home.pod("p", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
+        pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {"medium": "Memory"}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
+    })
+    .await;
+    let pod = home.until("p", ready).await;
+    let status = &pod["status"];
+    assert_eq!(status["phase"], "Running");
+    assert_eq!((&status["podIP"], &status["hostIP"]), (&json!("127.0.0.1"), &json!("127.0.0.1")));
+    let container = &status["containerStatuses"][0];
+    assert_eq!((&container["started"], &container["restartCount"]), (&json!(true), &json!(0)));
+    assert!(container["containerID"].as_str().unwrap().starts_with("wharf://"));
+    home.told("Pulled Image \"busybox\" is not pulled: the container runs the host's programs").await;
+    home.told("Created Created container: c").await;
+    home.told("Started Started container c").await;
+    home.delete("p").await;
+    home.gone("p", uid(&pod)).await;
+    home.told("Killing Stopping container c").await;
+}
+
+#[tokio::test]
+async fn init_containers_sidecars_and_a_good_end() {
+    let home = Home::new().await;
+    let sh = |name: &str, script: &str| {
+        json!({
+            "name": name, "image": "i", "command": ["/bin/sh", "-c", script],
+            "volumeMounts": [{"name": "v", "mountPath": "/data"}],
+        })
+    };
+    home.pod("p", "", |pod| {
+        let spec = &mut pod["spec"];
+        spec["restartPolicy"] = "Never".into();
+        spec["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+        let mut beside = sh("beside", "echo beside >> /data/log; trap 'echo bye >> /data/log; exit 0' TERM; while :; do sleep 0.1; done");
+        beside["restartPolicy"] = "Always".into();
+        spec["initContainers"] =
+            json!([sh("first", "echo first >> /data/log"), beside, sh("second", "sleep 0.5; echo second >> /data/log")]);
+        spec["containers"] = json!([sh("c", "cat /data/log; echo main >> /data/log; test \"$(cat /data/log | wc -l)\" = 4")]);
+    })
+    .await;
+    let pod = home.phase("p", "Succeeded").await;
+    let code = |list: &str, at: usize| pod["status"][list][at]["state"]["terminated"]["exitCode"].clone();
+    assert_eq!(code("containerStatuses", 0), json!(0), "{pod:#}");
+    assert_eq!(code("initContainerStatuses", 0), json!(0));
+    assert_eq!(code("initContainerStatuses", 1), json!(0), "the sidecar was asked to end, and did");
+    home.delete("p").await;
+    home.gone("p", uid(&pod)).await;
+}
+
+#[tokio::test]
+async fn who_fails_is_started_again_after_a_pause() {
+    let home = Home::new().await;
+    home.pod("p", "echo once more; exit 3", |_| {}).await;
+    let pod = home
+        .until("p", |pod| pod["status"]["containerStatuses"][0]["restartCount"].as_i64() >= Some(2))
+        .await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], json!(3));
+    let pod = home
+        .until("p", |pod| {
+            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+        })
+        .await;
+    assert_eq!(pod["status"]["phase"], "Running");
+    home.told("BackOff Back-off restarting failed container c in pod p_default(").await;
+    home.delete("p").await;
+    home.gone("p", uid(&pod)).await;
+}
+
+#[tokio::test]
+async fn a_program_that_is_not_there_and_one_that_nobody_named() {
+    let home = Home::new().await;
+    home.pod("absent", "", |pod| {
+        pod["spec"]["restartPolicy"] = "Never".into();
+        pod["spec"]["containers"][0]["command"] = json!(["/no/such/program"]);
+    })
+    .await;
+    let pod = home.phase("absent", "Failed").await;
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(128), &json!("StartError")), "{ended}");
+    home.pod("none", "", |pod| {
+        pod["spec"]["containers"][0].as_object_mut().unwrap().remove("command");
+    })
+    .await;
+    let pod = home
+        .until("none", |pod| {
+            pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"]
+                == "CreateContainerConfigError"
+        })
+        .await;
+    let message = pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"].as_str().unwrap();
+    assert!(message.contains("images are not pulled"), "{message}");
+}
+
+#[tokio::test]
+async fn probes_and_hooks() {
+    let home = Home::new().await;
+    home.pod("p", "touch /tmp/alive; trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
+        let container = &mut pod["spec"]["containers"][0];
+        let exec = |script: &str| json!({"command": ["/bin/sh", "-c", script]});
+        let probe = |script: &str, failures: i32| {
+            json!({"exec": exec(script), "periodSeconds": 1, "failureThreshold": failures})
+        };
+        container["startupProbe"] = probe("test -e /tmp/alive", 30);
+        container["readinessProbe"] = probe("test -e /tmp/ready", 1);
+        container["livenessProbe"] = probe("test -e /tmp/alive", 1);
+        container["lifecycle"] = json!({"postStart": {"exec": exec("sleep 1; touch /tmp/ready")}});
+    })
+    .await;
+    let pod = home.until("p", ready).await;
+    home.told("Unhealthy Readiness probe failed: ").await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
+    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
+    home.exec(&id, "rm /tmp/alive").await;
+    home.until("p", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == json!(1)).await;
+    home.told("Killing Container c failed liveness probe, will be restarted").await;
+    home.until("p", ready).await;
+}
+
+/// With grace 0 the object is gone at once; its containers end all the same, and its files go.
+#[tokio::test]
+async fn a_pod_that_is_deleted_by_force() {
+    let home = Home::new().await;
+    let script = "trap '' TERM; while :; do sleep 0.1; done";
+    home.pod("p", script, |_| {}).await;
+    let pod = home.phase("p", "Running").await;
+    let (api, key) =
+        (<wharf_model::whole::Pod as wharf_model::Kind>::API, wharf_model::Key::namespaced("default", "p"));
+    home.cluster.delete_now(&api, &key, Default::default()).await.unwrap();
+    assert!(home.get("p").await.is_none());
+    // Another of its name does not wait, and is not taken for it.
+    home.pod("p", script, |_| {}).await;
+    let other = home.phase("p", "Running").await;
+    assert_ne!(uid(&pod), uid(&other));
+    home.gone("p", uid(&pod)).await;
+    assert_eq!(home.get("p").await.unwrap()["status"]["phase"], "Running");
+}

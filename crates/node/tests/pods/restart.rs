@@ -1,0 +1,58 @@
+//! The agent dies and another begins: pods go on, and what ended meanwhile is seen to.
+
+use serde_json::{Value, json};
+
+use crate::home::Home;
+
+fn started(pod: &Value) -> Value {
+    pod["status"]["containerStatuses"][0]["state"]["running"]["startedAt"].clone()
+}
+
+#[tokio::test]
+async fn containers_go_on_without_the_agent() {
+    let mut home = Home::new().await;
+    home.pod("stays", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
+        pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {"medium": "Memory"}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
+    })
+    .await;
+    home.pod("ends", "while [ ! -e /data/end ]; do sleep 0.05; done; exit 5", |pod| {
+        pod["spec"]["restartPolicy"] = "Never".into();
+        pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
+    })
+    .await;
+    home.pod("goes", "trap 'exit 0' TERM; while :; do sleep 0.1; done", |_| {}).await;
+    let stays = home.phase("stays", "Running").await;
+    let ends = home.phase("ends", "Running").await;
+    let goes = home.phase("goes", "Running").await;
+    home.kill().await;
+
+    // Nobody sees this.
+    std::fs::write(home.volume(&ends, "kubernetes.io~empty-dir", "v").join("end"), "").unwrap();
+    let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap().to_owned();
+    let ended = || {
+        let found = home.runtime.list().unwrap().into_iter().find(|found| found.pod_uid == uid(&ends));
+        found.is_some_and(|found| matches!(found.state, wharf_node::runtime::State::Exited(_)))
+    };
+    while !ended() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let (api, key) = (
+        <wharf_model::whole::Pod as wharf_model::Kind>::API,
+        wharf_model::Key::namespaced("default", "goes"),
+    );
+    home.cluster.delete_now(&api, &key, Default::default()).await.unwrap();
+    home.pod("new", "sleep 1000", |_| {}).await;
+
+    home.start();
+    home.phase("new", "Running").await;
+    let pod = home.phase("ends", "Failed").await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], json!(5));
+    home.gone("goes", &uid(&goes)).await;
+    let now = home.phase("stays", "Running").await;
+    assert_eq!(started(&now), started(&stays), "it was not touched");
+    assert_eq!(now["status"]["containerStatuses"][0]["restartCount"], json!(0));
+    home.delete("stays").await;
+    home.gone("stays", &uid(&stays)).await;
+}

@@ -1,0 +1,195 @@
+//! What is left when somebody is killed: the agent, or a shim.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use wharf_node::runtime::{Cause, ContainerId, LogOptions, Runtime, State};
+
+use crate::home::{Home, eventually, runs, settings, sh, within};
+
+const DIRECTORY: &str = "WHARF_TEST_AGENT_DIRECTORY";
+const SCRIPT: &str = "WHARF_TEST_AGENT_SCRIPT";
+
+/// Not a test by itself: what the others start as their agent. It starts a container and waits for its death.
+#[tokio::test]
+async fn agent() {
+    let (Some(directory), Ok(script)) = (std::env::var_os(DIRECTORY), std::env::var(SCRIPT)) else { return };
+    let runtime = Runtime::open(settings(Path::new(&directory))).unwrap();
+    let id = runtime.start(sh("a", &script)).await.unwrap();
+    println!("\nstarted {id}");
+    std::future::pending::<()>().await;
+}
+
+/// Starts a container by an agent of its own, and kills the agent.
+fn orphan(home: &Home, script: &str) -> ContainerId {
+    let mut agent = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::agent", "--nocapture"])
+        .env(DIRECTORY, home.directory.path())
+        .env(SCRIPT, script)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(agent.stdout.take().unwrap()).lines();
+    let id = lines.map_while(Result::ok).find_map(|line| ContainerId::parse(line.strip_prefix("started ")?));
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+    id.expect("the agent started a container")
+}
+
+#[tokio::test]
+async fn a_container_goes_on_without_its_agent_and_is_found_again() {
+    let home = Home::new();
+    let id = orphan(&home, "while test ! -e /tmp/go; do sleep 0.05; done; echo went on; exit 6");
+    let found = home.runtime.list().unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].id, id);
+    assert!(matches!(found[0].state, State::Running { pid, .. } if pid > 0), "{found:?}");
+    let mut exec = home
+        .runtime
+        .exec(
+            &id,
+            wharf_node::runtime::ExecSpec {
+                command: ["touch", "/tmp/go"].map(str::to_owned).to_vec(),
+                ..Default::default()
+            },
+        )
+        .await
+        .unwrap();
+    assert_eq!(within(exec.wait()).await.unwrap(), 0);
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!((exit.code, exit.cause), (6, Cause::Ended));
+    assert_eq!(home.log(&id, LogOptions::default()).await, "went on\n");
+    home.runtime.remove(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_end_while_no_agent_was_there_is_known() {
+    let home = Home::new();
+    let id = orphan(&home, "sleep 0.3; exit 9");
+    eventually("exit record", || home.record(&id).join("exit.json").exists());
+    match home.runtime.state(&id) {
+        State::Exited(exit) => assert_eq!((exit.code, exit.cause), (9, Cause::Ended)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn an_adopted_container_can_be_stopped() {
+    let home = Home::new();
+    let id = orphan(&home, "exec sleep 987621");
+    let exit = within(home.runtime.stop(&id, Duration::from_millis(50))).await.unwrap();
+    assert_eq!(exit.code, 137);
+    assert!(!runs("987621"));
+}
+
+fn running(home: &Home, id: &ContainerId) -> Value {
+    serde_json::from_slice(&fs::read(home.record(id).join("running.json")).unwrap()).unwrap()
+}
+
+fn kill(pid: &Value) {
+    crate::home::command("kill", &["-9", &pid.to_string()]);
+}
+
+#[tokio::test]
+async fn a_container_dies_with_its_shim_and_that_is_known() {
+    let home = Home::new();
+    // A user of its own: becoming it takes away what was said about the shim's death, and it must be said again.
+    let mut spec = sh("a", "setsid sleep 987631 & exec sleep 987632");
+    spec.user.uid = 1000;
+    let id = home.runtime.start(spec).await.unwrap();
+    eventually("container", || runs("987631") && runs("987632"));
+    kill(&running(&home, &id)["shim"]["pid"]);
+    // Nobody asks for its state: it dies by itself.
+    eventually("death", || !runs("987631") && !runs("987632"));
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!((exit.code, exit.signal, exit.cause), (137, Some(9), Cause::Lost));
+    assert_eq!(home.runtime.state(&id), State::Exited(exit), "and stays so");
+    home.runtime.remove(&id).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_program_that_outlives_its_shim_is_killed_when_it_is_seen() {
+    let home = Home::new();
+    // It becomes another user by itself, so the kernel does not kill it.
+    let id = home.runtime.start(sh("a", "exec setpriv --reuid 1000 sleep 987641")).await.unwrap();
+    eventually("container", || runs("987641") && !runs("--reuid"));
+    kill(&running(&home, &id)["shim"]["pid"]);
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!(exit.cause, Cause::Lost);
+    assert!(!runs("987641"), "what has ended runs no more");
+}
+
+#[tokio::test]
+async fn a_number_that_now_is_another_process_is_left_alone() {
+    let home = Home::new();
+    let mut stranger = Command::new("sleep").arg("1000").stdin(Stdio::null()).spawn().unwrap();
+    for (attempt, change) in ["start", "boot"].iter().enumerate() {
+        let mut spec = sh("a", "exec sleep 1000");
+        spec.attempt = u32::try_from(attempt).unwrap();
+        let id = home.runtime.start(spec).await.unwrap();
+        let mut record = running(&home, &id);
+        kill(&record["shim"]["pid"]);
+        let program = record["program"]["pid"].to_string();
+        eventually("death", || !Path::new("/proc").join(&program).exists());
+        record["program"]["pid"] = stranger.id().into();
+        if *change == "boot" {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.id())).unwrap();
+            let start: u64 =
+                stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+            record["program"]["start"] = start.into();
+            record["boot"] = "another".into();
+        }
+        fs::write(home.record(&id).join("running.json"), record.to_string()).unwrap();
+        assert!(
+            matches!(home.runtime.state(&id), State::Exited(exit) if exit.cause == Cause::Lost),
+            "{change}"
+        );
+        assert!(stranger.try_wait().unwrap().is_none(), "{change}: the stranger lives");
+    }
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+}
+
+#[tokio::test]
+async fn a_start_that_was_broken_off_never_ran() {
+    let home = Home::new();
+    let spec = sh("a", "echo once");
+    let id = home.runtime.start(spec.clone()).await.unwrap();
+    within(home.runtime.exited(&id)).await.unwrap();
+    // As it is when the agent died before the shim was there.
+    for file in ["running.json", "exit.json"] {
+        fs::remove_file(home.record(&id).join(file)).unwrap();
+    }
+    let found = home.runtime.list().unwrap();
+    assert!(matches!(&found[0].state, State::Exited(exit) if exit.cause == Cause::NeverRan), "{found:?}");
+    home.runtime.remove(&id).await.unwrap();
+
+    // And before the order was written.
+    fs::create_dir(home.record(&id)).unwrap();
+    assert!(home.runtime.list().unwrap().is_empty());
+    home.runtime.start(spec).await.unwrap();
+    let mut log = String::new();
+    within(home.runtime.exited(&id)).await.unwrap();
+    let path = home.directory.path().join("logs/default_pod_11111111-2222-3333-4444-555555555555/a/0.log");
+    fs::File::open(path).unwrap().read_to_string(&mut log).unwrap();
+    assert!(log.ends_with("once\n") && log.lines().count() == 1, "{log}");
+}
+
+#[tokio::test]
+async fn no_helper_stays_behind() {
+    let home = Home::new();
+    let id = home.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let shim = running(&home, &id)["shim"]["pid"].to_string();
+    within(home.runtime.stop(&id, Duration::ZERO)).await.unwrap();
+    // Not even as a zombie: we are its parent.
+    within(async {
+        while Path::new("/proc").join(&shim).exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+}

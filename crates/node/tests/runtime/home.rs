@@ -1,0 +1,147 @@
+//! A runtime of its own for each test, of which nothing is left afterwards.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use wharf_node::runtime::{ContainerId, ContainerSpec, Exit, LogOptions, Runtime, Settings, State};
+
+/// Not in `/tmp`, which is a container's own: what must not be seen is where it could be seen.
+const PLACE: &str = "/var/tmp";
+
+pub(crate) struct Home {
+    pub(crate) directory: TempDir,
+    pub(crate) runtime: Runtime,
+}
+
+impl Home {
+    pub(crate) fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub(crate) fn with(change: impl FnOnce(&mut Settings)) -> Self {
+        let directory = tempfile::Builder::new().prefix("wharf-runtime-").tempdir_in(PLACE).unwrap();
+        let mut settings = settings(directory.path());
+        change(&mut settings);
+        Self { runtime: Runtime::open(settings).unwrap(), directory }
+    }
+
+    /// A directory beside the runtime's own.
+    pub(crate) fn make(&self, name: &str) -> PathBuf {
+        let path = self.directory.path().join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// Runs a container to its end; answers how it ended and all that it wrote.
+    pub(crate) async fn run(&self, spec: ContainerSpec) -> (Exit, String) {
+        let id = self.runtime.start(spec).await.unwrap();
+        let exit = within(self.runtime.exited(&id)).await.unwrap();
+        let log = self.log(&id, LogOptions::default()).await;
+        (exit, log)
+    }
+
+    /// Runs a script and answers what it wrote, which must be all it was asked for.
+    pub(crate) async fn output(&self, spec: ContainerSpec) -> String {
+        let (exit, log) = self.run(spec).await;
+        assert_eq!(exit.code, 0, "{log}");
+        log
+    }
+
+    pub(crate) async fn log(&self, id: &ContainerId, options: LogOptions) -> String {
+        let mut logs = self.runtime.logs(id, options).await.unwrap();
+        let mut text = Vec::new();
+        while let Some(piece) = within(logs.next()).await.unwrap() {
+            text.extend(piece);
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    pub(crate) fn pid(&self, id: &ContainerId) -> u32 {
+        match self.runtime.state(id) {
+            State::Running { pid, .. } => pid,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A file of the container's record.
+    pub(crate) fn record(&self, id: &ContainerId) -> PathBuf {
+        self.directory.path().join("containers").join(id.as_str())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        for found in self.runtime.list().unwrap_or_default() {
+            let _ = self.runtime.signal(&found.id, 9);
+            eventually("the end of a container", || {
+                !matches!(self.runtime.state(&found.id), State::Running { .. })
+            });
+        }
+    }
+}
+
+pub(crate) fn settings(directory: &Path) -> Settings {
+    let program = env!("CARGO_BIN_EXE_container-helper");
+    Settings::new(program, directory.join("containers"), directory.join("logs"))
+}
+
+/// A container that runs a script.
+pub(crate) fn sh(name: &str, script: &str) -> ContainerSpec {
+    let words = ["/bin/sh", "-c", script];
+    ContainerSpec {
+        namespace: "default".to_owned(),
+        pod: "pod".to_owned(),
+        pod_uid: "11111111-2222-3333-4444-555555555555".to_owned(),
+        container: name.to_owned(),
+        hostname: "pod".to_owned(),
+        command: words.map(str::to_owned).to_vec(),
+        ..ContainerSpec::default()
+    }
+}
+
+/// Far more time than anything here takes.
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(60), future).await.expect("took too long")
+}
+
+pub(crate) fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happened() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Whether a process with this argument runs anywhere on the machine.
+pub(crate) fn runs(argument: &str) -> bool {
+    let processes = std::fs::read_dir("/proc").unwrap();
+    processes.filter_map(Result::ok).any(|entry| {
+        let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        words.split(|&b| b == 0).any(|word| word == argument.as_bytes())
+    })
+}
+
+/// A mount that is gone at the end of the test, whatever happens.
+pub(crate) struct Mounted(PathBuf);
+
+impl Mounted {
+    /// A file system in memory.
+    pub(crate) fn tmpfs(at: &Path) -> Self {
+        std::fs::create_dir_all(at).unwrap();
+        command("mount", &["-t", "tmpfs", "tmpfs", at.to_str().unwrap()]);
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0).output();
+    }
+}
+
+pub(crate) fn command(program: &str, args: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim_end().to_owned()
+}

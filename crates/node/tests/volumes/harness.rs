@@ -1,0 +1,327 @@
+//! An embedded API, a local driver on a pool of its own, and a volume manager between them. What attaches is the test's
+//! own hand: it writes the attachment and the Node's `volumesAttached`.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use wharf_apiserver::access::{Access, User};
+use wharf_apiserver::rest::{self, Api};
+use wharf_apiserver::store;
+use wharf_cluster::work::Gate;
+use wharf_cluster::{Cluster, Events, Patch};
+use wharf_csi::v1::volume_capability::access_mode::Mode;
+use wharf_csi::{Client, Endpoint, v1};
+use wharf_driver::ServeOptions;
+use wharf_driver_local::{Config, DRIVER_NAME};
+use wharf_linux::{FsType, Linux, Mounts as _};
+use wharf_model::whole::{Node, Pod};
+use wharf_model::{CSIDriver, Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
+use wharf_node::paths::{Root, hash};
+use wharf_node::plugins::{NodeCapabilities, Plugin, Plugins};
+use wharf_node::volumes::{self, COMPONENT, Mounted, Parts, Place, Settings, Volumes};
+use wharf_testkit::{TestPool, capability};
+
+pub(crate) const NODE: &str = "node-1";
+pub(crate) const MIB: i64 = 1 << 20;
+/// Nothing here takes so long.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The ground on which managers come and go.
+pub(crate) struct Ground {
+    pub(crate) api: Api,
+    pub(crate) cluster: Cluster,
+    pub(crate) plugins: Plugins,
+    pub(crate) driver: Client,
+    pub(crate) root: Root,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    /// Its mounts and devices go with it, and before the directory that they are in.
+    _pool: TestPool,
+    _dir: TempDir,
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+/// A manager that runs; dropped it is gone, as after kill -9, and what it mounted stays.
+pub(crate) struct Agent {
+    pub(crate) volumes: Volumes,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Agent {
+    /// Gone, to the last task.
+    pub(crate) async fn kill(mut self) {
+        self.task.abort();
+        let _ = (&mut self.task).await;
+    }
+
+    pub(crate) async fn mounted(&self, pod: &Pod) -> Mounted {
+        let uid = &pod.metadata.uid;
+        let all = async {
+            loop {
+                match self.volumes.mounted(uid).await {
+                    Ok(mounted) => return mounted,
+                    Err(error) => eprintln!("not yet: {error}"),
+                }
+            }
+        };
+        timeout(LONG, all).await.expect("the pod's volumes")
+    }
+
+    pub(crate) async fn released(&self, pod: &Pod) {
+        timeout(LONG, self.volumes.released(&pod.metadata.uid)).await.expect("nothing of the pod is mounted");
+    }
+}
+
+/// A claim's volume.
+pub(crate) struct Volume {
+    pub(crate) handle: String,
+    pub(crate) name: String,
+}
+
+impl Volume {
+    pub(crate) fn unique(&self) -> String {
+        format!("kubernetes.io/csi/{DRIVER_NAME}^{}", self.handle)
+    }
+}
+
+impl Ground {
+    pub(crate) async fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let options = store::Options { sync: false, ..store::Options::default() };
+        let store = store::Store::open(&dir.path().join("api"), options).unwrap();
+        let api = Api::new(store, Access::generate().unwrap(), rest::Options::default());
+        api.prepare().await.unwrap();
+        let pool = TestPool::new(FsType::Xfs, 2 << 30);
+        let stop = CancellationToken::new();
+        let (endpoint, serving) = serve(dir.path(), pool.path(), stop.clone());
+        let cluster = client(&api);
+        let root = Root::new(dir.path().join("kubelet"));
+        let driver = Client::new(&endpoint);
+        let (plugins, tasks) = (Plugins::new(), vec![serving]);
+        let ground = Self { api, cluster, plugins, driver, root, stop, tasks, _pool: pool, _dir: dir };
+        ground.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
+        ground.register(&endpoint).await;
+        ground
+    }
+
+    /// What the plugin manager would do.
+    pub(crate) async fn register(&self, endpoint: &Endpoint) {
+        let request = v1::NodeGetCapabilitiesRequest::default();
+        let answer = until("the driver answers", async || {
+            self.driver.node().node_get_capabilities(request).await.ok()
+        });
+        let capabilities = NodeCapabilities::of(answer.await.get_ref());
+        let mut plugin = Plugin::new(DRIVER_NAME, endpoint.clone());
+        plugin.capabilities = capabilities;
+        self.plugins.put(plugin);
+    }
+
+    /// A new life of the manager.
+    pub(crate) fn agent(&self) -> Agent {
+        self.agent_with(Settings::default())
+    }
+
+    pub(crate) fn agent_with(&self, settings: Settings) -> Agent {
+        let cluster = client(&self.api);
+        let parts = Parts {
+            events: Events::start(&cluster, COMPONENT, NODE),
+            cluster,
+            plugins: self.plugins.clone(),
+            kernel: Arc::new(Linux::new()),
+            root: self.root.clone(),
+            node: NODE.to_owned(),
+        };
+        let volumes = Volumes::new(parts, settings);
+        let gate = Gate::new(None, CancellationToken::new());
+        Agent { task: tokio::spawn(volumes::run(volumes.clone(), gate)), volumes }
+    }
+
+    pub(crate) async fn create<K: Kind>(&self, namespace: Option<&str>, mut body: Value) -> Value {
+        body["apiVersion"] = json!(K::API.api_version());
+        body["kind"] = json!(K::API.kind);
+        self.cluster.create(&K::API, namespace, &body).await.unwrap()
+    }
+
+    pub(crate) async fn status<K: Kind>(&self, key: &Key, status: Value) {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.cluster.patch(&K::API, key, Some("status"), patch).await.unwrap();
+    }
+
+    /// The driver needs no attachments.
+    pub(crate) async fn without_attach(&self) {
+        let spec =
+            json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
+        self.create::<CSIDriver>(None, json!({"metadata": {"name": DRIVER_NAME}, "spec": spec})).await;
+    }
+
+    /// A volume of the driver, a PersistentVolume and a claim, bound to each other. `fs` empty: a device.
+    pub(crate) async fn volume(&self, name: &str, mib: i64, fs: &str) -> Volume {
+        let request = v1::CreateVolumeRequest {
+            name: name.to_owned(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
+            volume_capabilities: vec![capability(fs, Mode::SingleNodeWriter)],
+            ..Default::default()
+        };
+        let made =
+            self.driver.controller().create_volume(request).await.unwrap().into_inner().volume.unwrap();
+        let attributes: Value = made.volume_context.iter().map(|(k, v)| (k.clone(), json!(v))).collect();
+        let (mode, size) = (if fs.is_empty() { "Block" } else { "Filesystem" }, format!("{mib}Mi"));
+        let modes = json!(["ReadWriteOnce"]);
+        let claim = json!({"metadata": {"name": name}, "spec": {
+            "accessModes": modes, "volumeName": name, "volumeMode": mode, "storageClassName": "",
+            "resources": {"requests": {"storage": size}},
+        }});
+        let claim = self.create::<PersistentVolumeClaim>(Some("default"), claim).await;
+        let volume = json!({"metadata": {"name": name}, "spec": {
+            "accessModes": modes, "volumeMode": mode, "capacity": {"storage": size},
+            "csi": {
+                "driver": DRIVER_NAME, "volumeHandle": made.volume_id, "fsType": fs, "volumeAttributes": attributes,
+            },
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name,
+                "uid": claim["metadata"]["uid"],
+            },
+        }});
+        self.create::<PersistentVolume>(None, volume).await;
+        let bound = json!({"phase": "Bound", "accessModes": modes, "capacity": {"storage": size}});
+        self.status::<PersistentVolumeClaim>(&Key::namespaced("default", name), bound).await;
+        Volume { handle: made.volume_id, name: name.to_owned() }
+    }
+
+    /// A pod with volumes; each is mounted by a container, or is a device in it.
+    pub(crate) async fn pod(&self, name: &str, volumes: Value, devices: &[&str], context: Value) -> Arc<Pod> {
+        let names: Vec<&str> =
+            volumes.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap()).collect();
+        let mounts: Vec<Value> = names
+            .iter()
+            .filter(|name| !devices.contains(name))
+            .map(|name| json!({"name": name, "mountPath": format!("/{name}")}))
+            .collect();
+        let devices: Vec<Value> =
+            devices.iter().map(|name| json!({"name": name, "devicePath": format!("/dev/{name}")})).collect();
+        let spec = json!({
+            "nodeName": NODE, "securityContext": context, "volumes": volumes,
+            "containers": [{"name": "c", "image": "i", "volumeMounts": mounts, "volumeDevices": devices}],
+        });
+        let pod =
+            self.create::<Pod>(Some("default"), json!({"metadata": {"name": name}, "spec": spec})).await;
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    /// A pod with one claim, as `data`.
+    pub(crate) async fn pod_of(&self, name: &str, volume: &Volume) -> Arc<Pod> {
+        self.pod(name, json!([claim("data", volume)]), &[], json!({})).await
+    }
+
+    /// What the attach/detach controller and the attacher would do.
+    pub(crate) async fn attach(&self, volume: &Volume) {
+        let name = format!("csi-{}", hash(&format!("{}{DRIVER_NAME}{NODE}", volume.handle)));
+        let spec = json!({
+            "attacher": DRIVER_NAME, "nodeName": NODE, "source": {"persistentVolumeName": volume.name},
+        });
+        self.create::<VolumeAttachment>(None, json!({"metadata": {"name": name}, "spec": spec})).await;
+        self.status::<VolumeAttachment>(&Key::cluster(name), json!({"attached": true})).await;
+        let attached = json!([{"name": volume.unique(), "devicePath": ""}]);
+        self.status::<Node>(&Key::cluster(NODE), json!({"volumesAttached": attached})).await;
+    }
+
+    /// Waits until the Node says that exactly these are in use.
+    pub(crate) async fn in_use(&self, volumes: &[String]) {
+        until("volumesInUse", async || {
+            let node = self.cluster.get::<Node>(&Key::cluster(NODE)).await.unwrap().unwrap();
+            (node.status.volumes_in_use == volumes).then_some(())
+        })
+        .await;
+    }
+
+    /// What is mounted beneath the root.
+    pub(crate) fn mounts(&self) -> Vec<PathBuf> {
+        let table = Linux::new().mount_table().unwrap();
+        let mounts = table.mounts().iter().filter(|mount| mount.mount_point.starts_with(self.root.path()));
+        mounts.map(|mount| mount.mount_point.clone()).collect()
+    }
+
+    /// Waits until nothing is mounted or recorded any more.
+    pub(crate) async fn gone(&self) {
+        until("all is unmounted", async || self.mounts().is_empty().then_some(())).await;
+        until("nothing is recorded", async || records(self.root.path()).is_empty().then_some(())).await;
+    }
+
+    pub(crate) async fn claim(&self, volume: &Volume) -> PersistentVolumeClaim {
+        self.cluster.get(&Key::namespaced("default", &volume.name)).await.unwrap().unwrap()
+    }
+}
+
+/// Records of volumes beneath a directory.
+pub(crate) fn records(dir: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name() == "vol_data.json" {
+            found.push(path);
+        } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(records(&path));
+        }
+    }
+    found
+}
+
+/// A claim as a pod's volume.
+pub(crate) fn claim(name: &str, volume: &Volume) -> Value {
+    json!({"name": name, "persistentVolumeClaim": {"claimName": volume.name}})
+}
+
+/// Where a volume with files is.
+pub(crate) fn directory(mounted: &Mounted, name: &str) -> PathBuf {
+    match &mounted.volumes[name] {
+        Place::Directory { path, .. } => path.clone(),
+        place => panic!("{place:?}"),
+    }
+}
+
+/// Asks until there is an answer.
+pub(crate) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LONG, asking).await.unwrap_or_else(|_| panic!("in vain: {what}"))
+}
+
+pub(crate) fn client(api: &Api) -> Cluster {
+    Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
+}
+
+fn serve(dir: &Path, pool: &Path, stop: CancellationToken) -> (Endpoint, JoinHandle<()>) {
+    let endpoint: Endpoint = format!("unix://{}", dir.join("csi.sock").display()).parse().unwrap();
+    let driver = wharf_driver_local::driver(Arc::new(Linux::new()), Config::new(NODE, pool)).unwrap();
+    let at = endpoint.clone();
+    let serving = async move {
+        driver.serve(&at, ServeOptions::default(), stop.cancelled_owned()).await.unwrap();
+    };
+    (endpoint, tokio::spawn(serving))
+}

@@ -1,0 +1,219 @@
+//! The volume manager with a real driver on the real kernel: mounts, devices and files are looked at, not believed.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+mod harness;
+mod lives;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::time::Duration;
+
+use harness::{Ground, MIB, claim, directory, until};
+use serde_json::json;
+use tokio::time::{sleep, timeout};
+use wharf_driver_local::DRIVER_NAME;
+use wharf_model::names::condition;
+use wharf_model::{Event, Key, PersistentVolume, PersistentVolumeClaim};
+use wharf_node::volumes::Place;
+
+/// co.md 1.8 from the handshake to the last file: in use, attached, staged, published, and back.
+#[tokio::test]
+async fn a_pod_has_its_volume_and_lets_go() {
+    let ground = Ground::new().await;
+    let volume = ground.volume("pv1", 32, "ext4").await;
+    let pod = ground.pod_of("p", &volume).await;
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    ground.in_use(&[volume.unique()]).await;
+    assert_eq!(*agent.volumes.in_use().borrow(), [volume.unique()]);
+    sleep(Duration::from_millis(200)).await;
+    assert!(ground.mounts().is_empty(), "nothing is touched before it is attached");
+    ground.attach(&volume).await;
+
+    let mounted = agent.mounted(&pod).await;
+    let path = directory(&mounted, "data");
+    assert_eq!(path, ground.root.publish(&pod.metadata.uid, "pv1").join("mount"));
+    fs::write(path.join("file"), "content").unwrap();
+    let staged = ground.root.stage(DRIVER_NAME, &volume.handle);
+    assert_eq!(fs::read_to_string(staged.join("globalmount/file")).unwrap(), "content");
+    assert_eq!(ground.mounts().len(), 2, "stage and share");
+    let record = fs::read_to_string(staged.join("vol_data.json")).unwrap();
+    assert_eq!(
+        record,
+        format!("{{\"driverName\":\"{DRIVER_NAME}\",\"volumeHandle\":\"{}\"}}\n", volume.handle)
+    );
+    let record: serde_json::Value =
+        serde_json::from_slice(&fs::read(path.with_file_name("vol_data.json")).unwrap()).unwrap();
+    assert_eq!((&record["specVolID"], &record["nodeName"]), (&json!("pv1"), &json!("node-1")));
+
+    agent.volumes.release(&pod.metadata.uid);
+    agent.released(&pod).await;
+    ground.gone().await;
+    ground.in_use(&[]).await;
+    assert!(agent.volumes.pods().is_empty());
+    assert!(!staged.exists() && !path.parent().unwrap().exists());
+}
+
+/// co.md 1.8 "block": the device itself, its record and its link.
+#[tokio::test]
+async fn a_device_is_a_device() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 8, "").await;
+    let pod = ground.pod("p", json!([claim("disk", &volume)]), &["disk"], json!({})).await;
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    let mounted = agent.mounted(&pod).await;
+    let Place::Device { path, read_only: false } = &mounted.volumes["disk"] else { panic!("{mounted:?}") };
+    assert_eq!(*path, ground.root.device_publish("pv1", &pod.metadata.uid));
+    assert!(fs::metadata(path).unwrap().file_type().is_block_device());
+    let link = ground.root.pod(&pod.metadata.uid).join("volumeDevices/kubernetes.io~csi/pv1");
+    assert_eq!(fs::read_link(&link).unwrap(), *path);
+    fs::write(path, [7; 4096]).unwrap();
+    assert!(ground.root.device_data("pv1").join("vol_data.json").exists());
+    assert!(agent.volumes.in_use().borrow().is_empty(), "it is not attached");
+
+    agent.volumes.release(&pod.metadata.uid);
+    agent.released(&pod).await;
+    ground.gone().await;
+    until("the directories go", async || (!ground.root.devices().join("pv1").exists()).then_some(())).await;
+    assert!(!ground.root.device_stage("pv1").exists() && fs::symlink_metadata(&link).is_err());
+}
+
+/// co.md 1.8 "fsGroup": the files belong to the pod's group before the pod has them.
+#[tokio::test]
+async fn files_belong_to_the_pods_group() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 32, "ext4").await;
+    let context = json!({"fsGroup": 4242, "fsGroupChangePolicy": "OnRootMismatch"});
+    let pod = ground.pod("p", json!([claim("data", &volume)]), &[], context).await;
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    let path = directory(&agent.mounted(&pod).await, "data");
+    let root = fs::metadata(&path).unwrap();
+    assert_eq!((root.gid(), root.mode() & 0o2070), (4242, 0o2070));
+}
+
+/// co.md 1.4 "Node side", online: the file system grows, and the claim says so.
+#[tokio::test]
+async fn a_volume_grows_while_the_pod_has_it() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 320, "xfs").await;
+    let pod = ground.pod_of("p", &volume).await;
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    let path = directory(&agent.mounted(&pod).await, "data");
+    let size = || rustix::fs::statvfs(&path).map(|stat| stat.f_blocks * stat.f_frsize).unwrap();
+    let before = size();
+    // What the user and the resizer do.
+    let key = Key::namespaced("default", "pv1");
+    let bytes = 640 * MIB;
+    let request = wharf_csi::v1::ControllerExpandVolumeRequest {
+        volume_id: volume.handle.clone(),
+        capacity_range: Some(wharf_csi::v1::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
+        ..Default::default()
+    };
+    ground.driver.controller().controller_expand_volume(request).await.unwrap();
+    ground.grow("pv1", "640Mi").await;
+    ground
+        .status::<PersistentVolumeClaim>(
+            &key,
+            json!({
+                "allocatedResources": {"storage": "640Mi"},
+                "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+                "conditions": [{"type": condition::FILE_SYSTEM_RESIZE_PENDING, "status": "True"}],
+            }),
+        )
+        .await;
+    let claim = until("the claim has its size", async || {
+        let claim = ground.claim(&volume).await;
+        (claim.status.capacity.storage.unwrap().bytes() == bytes).then_some(claim)
+    })
+    .await;
+    assert_eq!(claim.status.allocated_resource_statuses.storage, None);
+    assert!(claim.status.condition(condition::FILE_SYSTEM_RESIZE_PENDING).is_none());
+    assert!(size() > before + 200 * MIB as u64, "{before} → {}", size());
+    ground.event("FileSystemResizeSuccessful").await;
+}
+
+/// co.md 4.17: who waits is told what for, of this volume and no other; a driver that comes ends the wait.
+#[tokio::test]
+async fn a_driver_that_comes_late() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 32, "ext4").await;
+    let pod = ground.pod_of("p", &volume).await;
+    let plugin = ground.plugins.get(DRIVER_NAME).unwrap();
+    ground.plugins.remove(DRIVER_NAME);
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    let error = timeout(Duration::from_secs(30), agent.volumes.mounted(&pod.metadata.uid))
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert_eq!(
+        error.message,
+        format!(
+            "unmounted volumes=[data]: data: driver name {DRIVER_NAME} not found in the list of registered CSI drivers"
+        )
+    );
+    ground.event("FailedMount").await;
+    ground.plugins.put(plugin);
+    agent.mounted(&pod).await;
+}
+
+/// co.md 1.8 "Stats".
+#[tokio::test]
+async fn statistics_are_shown_while_the_pod_has_it() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 32, "ext4").await;
+    let pod = ground.pod_of("p", &volume).await;
+    let settings = wharf_node::volumes::Settings {
+        statistics: Duration::from_millis(50),
+        ..wharf_node::volumes::Settings::default()
+    };
+    let agent = ground.agent_with(settings);
+    let mut registry = prometheus_client::registry::Registry::default();
+    agent.volumes.statistics().register(&mut registry);
+    let shown = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text.lines()
+            .filter(|line| line.starts_with("kubelet_volume_stats_") && line.contains("\"pv1\""))
+            .count()
+    };
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    agent.mounted(&pod).await;
+    until("six gauges at least", async || (shown() >= 6).then_some(())).await;
+    agent.volumes.release(&pod.metadata.uid);
+    agent.released(&pod).await;
+    until("none", async || (shown() == 0).then_some(())).await;
+}
+
+impl Ground {
+    async fn grow(&self, volume: &str, size: &str) {
+        use wharf_model::Kind as _;
+        let patch = wharf_cluster::Patch::Merge(json!({"spec": {"capacity": {"storage": size}}}));
+        let key = Key::cluster(volume);
+        self.cluster.patch(&PersistentVolume::API, &key, None, patch).await.unwrap();
+    }
+
+    async fn event(&self, reason: &str) {
+        until(reason, async || {
+            let events =
+                self.cluster.list::<Event>(&wharf_cluster::WatchOptions::default()).await.unwrap().items;
+            events.iter().any(|event| event.reason == reason).then_some(())
+        })
+        .await;
+    }
+}

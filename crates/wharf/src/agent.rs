@@ -1,0 +1,151 @@
+//! The node's half: its parts, joined. `wharf up` has it in it; `wharf node` runs it on a cluster, in place of a kubelet.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use clap::Args;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use wharf_cluster::work::Gate;
+use wharf_cluster::{Cluster, ConnectOptions, Events};
+use wharf_linux::Linux;
+use wharf_node::machine::{self, Health};
+use wharf_node::paths::Root;
+use wharf_node::plugins::{self, Plugins};
+use wharf_node::pods::{self, Agent};
+use wharf_node::runtime::{self, Runtime};
+use wharf_node::volumes::{self, Volumes};
+
+use crate::sidecar::Environment;
+use crate::signal::stop_signal;
+
+const EXPLANATION: &str = "\
+In place of kubelet, for machines whose pods may be processes of the machine itself: it registers the node, serves drivers
+that register in ROOT/plugins_registry, mounts volumes with kubelet's paths and runs pods. Images are not pulled.
+
+  wharf node --node-name worker-1 --kubeconfig worker-1.conf
+
+`kubectl logs` and `kubectl exec` need `wharf up`, where the API server is in the same process.";
+
+/// Run pods of this node, in place of kubelet
+#[derive(Debug, Args)]
+#[command(after_help = EXPLANATION)]
+pub(crate) struct NodeArgs {
+    /// Credentials for the cluster [default: the pod's service account, or else your own kubeconfig]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The node's name [default: the host's name]
+    #[arg(long, env = "NODE_NAME", value_name = "NAME")]
+    node_name: Option<String>,
+    /// Directory of pods, volumes and drivers' sockets
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    root_dir: PathBuf,
+    /// Directory of logs
+    #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
+    log_dir: PathBuf,
+}
+
+/// What a node's agent is made of.
+pub(crate) struct Node {
+    /// The API, as this node sees it.
+    pub(crate) cluster: Cluster,
+    /// Its name.
+    pub(crate) name: String,
+    /// Where pods, volumes and drivers' sockets are.
+    pub(crate) root: PathBuf,
+    /// Containers.
+    pub(crate) runtime: Runtime,
+    /// Where pods find the API server.
+    pub(crate) server: Option<(String, u16)>,
+    /// Nobody else looks after nodes that are not ready.
+    pub(crate) alone: bool,
+}
+
+impl Node {
+    /// Its parts, each until the stop.
+    pub(crate) fn start(self, gate: &Gate, mut part: impl FnMut(&'static str, Part)) {
+        let Self { cluster, name, root, runtime, server, alone } = self;
+        let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
+        let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
+        let settings = machine::Settings {
+            register_again: alone,
+            taints: alone,
+            ..machine::Settings::new(name.as_str(), root.path())
+        };
+        let address = settings.address.map(|address| address.to_string()).unwrap_or_default();
+        let node = machine::run(cluster.clone(), gate.clone(), health.clone(), settings);
+        // First, so that the node is not ready before its drivers can be.
+        let settings = plugins::Settings::new(name.as_str(), root.registry());
+        let running = plugins::run(plugins.clone(), cluster.clone(), gate.clone(), health, settings);
+        part("the plugin manager", Box::pin(running));
+        part("the node", Box::pin(node));
+        let parts = volumes::Parts {
+            cluster: cluster.clone(),
+            events: events.clone(),
+            plugins,
+            kernel: Arc::new(Linux::new()),
+            root: root.clone(),
+            node: name.clone(),
+        };
+        let volumes = Volumes::new(parts, volumes::Settings::default());
+        part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
+        let agent = Agent {
+            cluster,
+            node: name,
+            address,
+            server,
+            events,
+            volumes,
+            runtime,
+            root,
+            settings: pods::Settings::default(),
+            gate: gate.clone(),
+        };
+        part("pods", Box::pin(pods::run(agent)));
+    }
+}
+
+/// A part of it.
+pub(crate) type Part = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Containers, whose state is in `directory` and who see nothing of `hidden`.
+pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>) -> anyhow::Result<Runtime> {
+    // This very program, also when another version is installed in its place meanwhile.
+    let settings = runtime::Settings { hidden, ..runtime::Settings::new("/proc/self/exe", directory, logs) };
+    Ok(Runtime::open(settings)?)
+}
+
+pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
+    let NodeArgs { kubeconfig, node_name, root_dir, log_dir } = args;
+    let stopped = stop_signal()?;
+    let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
+    let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
+    let runtime = containers(root_dir.join("containers"), log_dir, vec![root_dir.clone()])?;
+    let node = Node {
+        cluster,
+        name: name.to_ascii_lowercase(),
+        root: root_dir,
+        runtime,
+        server: None,
+        alone: false,
+    };
+    let stop = CancellationToken::new();
+    let mut running = JoinSet::new();
+    node.start(&Gate::new(None, stop.clone()), |name, part| {
+        running.spawn(async move {
+            part.await;
+            name
+        });
+    });
+    let ended = tokio::select! {
+        () = stopped => None,
+        ended = running.join_next() => ended,
+    };
+    stop.cancel();
+    while running.join_next().await.is_some() {}
+    match ended {
+        None => Ok(()),
+        Some(part) => anyhow::bail!("{} has ended by itself", part?),
+    }
+}
