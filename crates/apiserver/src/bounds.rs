@@ -38,7 +38,12 @@ pub(crate) enum ReadError {
 
 /// Reads JSON, and stops where there is too much of it.
 pub(crate) fn read(raw: &[u8]) -> Result<Value, ReadError> {
-    let mut count = Count::default();
+    read_beside(raw, 0)
+}
+
+/// The same where so many objects and lists are none of an object's, but say what becomes of one.
+pub(crate) fn read_beside(raw: &[u8], beside: usize) -> Result<Value, ReadError> {
+    let mut count = Count { beside, ..Count::default() };
     let mut reader = serde_json::Deserializer::from_slice(raw);
     let read = (Reading(&mut count)).deserialize(&mut reader);
     match read.and_then(|value| reader.end().map(|()| value)) {
@@ -58,6 +63,8 @@ pub(crate) fn check(value: &Value) -> Result<(), TooMany> {
 pub(crate) struct Count {
     values: usize,
     holders: usize,
+    /// So many more of these are fine.
+    beside: usize,
 }
 
 impl Count {
@@ -90,7 +97,7 @@ impl Count {
     }
 
     fn is_over(&self) -> bool {
-        self.values > VALUES || self.holders > HOLDERS
+        self.values > VALUES || self.holders > HOLDERS + self.beside
     }
 }
 
@@ -194,6 +201,13 @@ mod tests {
             let value: Value = serde_json::from_str(&text).unwrap();
             assert_eq!(check(&value).is_ok(), fits, "{}", &text[..20]);
         }
+    }
+
+    #[test]
+    fn what_stands_beside_an_object_is_not_of_it() {
+        let text = list("{}", HOLDERS + 99);
+        assert!(read_beside(text.as_bytes(), 100).is_ok());
+        assert!(read_beside(text.as_bytes(), 99).is_err());
     }
 
     #[test]

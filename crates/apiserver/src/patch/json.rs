@@ -33,7 +33,8 @@ pub(super) struct DoesNotApply;
 
 pub(super) fn parse(body: &[u8]) -> Result<Vec<Operation>, Refusal> {
     let bad = |why: String| Refusal::bad_request(format!("error decoding patch: {why}"));
-    let list = match bounds::read(body) {
+    // The list of operations, each of them, and one of them too many: that is told by its number.
+    let list = match bounds::read_beside(body, OPERATIONS + 2) {
         Ok(Value::Array(list)) => list,
         Ok(value) => {
             let found = go_kind(&value);
