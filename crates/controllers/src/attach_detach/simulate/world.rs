@@ -124,30 +124,34 @@ impl World {
         self.server.nodes.get_mut(name).map(Arc::make_mut)
     }
 
+    /// A pod that runs and uses a volume.
+    pub(super) fn pod(&mut self, handle: &str, node: &str, now: Time) {
+        self.made += 1;
+        let name = format!("p{}", self.made);
+        let pod = made(json!({
+            "metadata": {"namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string()},
+            "spec": {
+                "nodeName": node,
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": handle}}],
+            },
+            "status": {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
+        }));
+        self.server.pods.insert(name, pod);
+    }
+
     /// Pods are made and deleted, and nodes that are off are said to be.
     pub(super) fn people(&mut self, chance: &mut Chance, now: Time) {
         let pods: Vec<String> = self.server.pods.keys().cloned().collect();
         match chance.below(6) {
             0..=2 if pods.len() < 5 => {
-                self.made += 1;
-                let (name, handle) = (format!("p{}", self.made), VOLUMES[chance.below(2) as usize]);
+                let handle = VOLUMES[chance.below(2) as usize];
                 // Many come to where the volume is: it may be just leaving.
                 let is_there =
                     |node: &&&str| self.server.attachments.contains_key(&volume(handle).attachment(node));
                 let near: Vec<&str> = NODES.iter().filter(is_there).copied().collect();
                 let any = NODES[chance.below(3) as usize];
                 let node = chance.pick(&near).filter(|_| chance.one_in(2)).unwrap_or(any);
-                let pod = made(json!({
-                    "metadata": {
-                        "namespace": "ns", "name": name, "uid": name, "creationTimestamp": now.to_string(),
-                    },
-                    "spec": {
-                        "nodeName": node,
-                        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": handle}}],
-                    },
-                    "status": {"phase": "Running", "containerStatuses": [{"name": "c", "state": {"running": {}}}]},
-                }));
-                self.server.pods.insert(name, pod);
+                self.pod(handle, node, now);
             }
             3 | 4 => {
                 let Some(name) = chance.pick(&pods) else { return };
