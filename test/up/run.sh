@@ -28,8 +28,8 @@ check() {
   fi
 }
 
-# The commands of the README between "## Try it" and the next header, in their code block that begins with `make up`.
-tour() { awk '/^```/ { code = !code; next } code && /^make up/ { on = 1 } !code { on = 0 } on' "$ROOT/README.md"; }
+# The commands of the README's section "A tour".
+tour() { awk '/^## / { section = $0 } /^```/ { code = !code; next } code && section == "## A tour"' "$ROOT/README.md"; }
 
 mkdir -p "$WORK/data" "$DATA"
 mount --bind "$WORK/data" "$DATA"

@@ -91,7 +91,7 @@ async fn write_and_watch(
     last.create(&PostParams::default(), &object(LAST, 0)).await.unwrap();
     stories.insert(LAST.to_owned(), vec![Some(0)]);
 
-    let found = last.list(&ListParams::default()).await.unwrap();
+    let found = last.list(&ListParams::default().labels(OURS)).await.unwrap();
     let found: BTreeMap<String, u64> = found.items.iter().map(|found| (name(found), number(found))).collect();
     let expected = stories.iter().filter_map(|(name, story)| Some((name.clone(), (*story.last()?)?)));
     assert_eq!(found, expected.collect(), "the objects are those of the last answers");
@@ -109,7 +109,11 @@ fn object(name: &str, number: u64) -> ConfigMap {
     let long = format!("{number:08}").repeat(256);
     let data = [("number", number.to_string()), ("long", long), ("again", number.to_string())];
     ConfigMap {
-        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            labels: Some([("of".to_owned(), "durability".to_owned())].into()),
+            ..ObjectMeta::default()
+        },
         data: Some(data.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
         ..ConfigMap::default()
     }
@@ -118,6 +122,9 @@ fn object(name: &str, number: u64) -> ConfigMap {
 fn name(object: &ConfigMap) -> String {
     object.metadata.name.clone().unwrap()
 }
+
+/// Those that are not the server's own.
+const OURS: &str = "of=durability";
 
 /// Its state; it is whole.
 fn number(found: &ConfigMap) -> u64 {
@@ -214,14 +221,14 @@ impl Writer {
 /// All that happened, as a watcher sees it who begins before anything happened and resumes where it was.
 async fn watch(api: Api<ConfigMap>) -> BTreeMap<String, Story> {
     let mut version = loop {
-        match api.list(&ListParams::default()).await {
+        match api.list(&ListParams::default().labels(OURS)).await {
             Ok(list) => break list.metadata.resource_version.unwrap(),
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     };
     let mut seen: BTreeMap<String, Story> = BTreeMap::new();
     loop {
-        let Ok(events) = api.watch(&WatchParams::default(), &version).await else {
+        let Ok(events) = api.watch(&WatchParams::default().labels(OURS), &version).await else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };

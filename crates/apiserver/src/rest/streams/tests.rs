@@ -208,7 +208,8 @@ async fn a_command_over_a_websocket() {
     stream.write_all(&masked(0x82, &[255, 0])).await.unwrap();
     let mut said = Vec::new();
     let mut status = Value::Null;
-    for (_, payload) in messages(&mut stream).await {
+    // The message that closes begins with a code, not with a channel.
+    for (_, payload) in messages(&mut stream).await.into_iter().filter(|(opcode, _)| *opcode != 8) {
         match payload.split_first() {
             Some((1, text)) => said.extend_from_slice(text),
             Some((3, text)) => status = serde_json::from_slice(text).unwrap_or(Value::Null),

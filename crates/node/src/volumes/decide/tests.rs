@@ -505,13 +505,6 @@ fn growth() {
             ready(),
         ),
         ("infeasible: the mount goes on", growing(Published, "NodeResizeInfeasible"), ready()),
-        (
-            "co.md 4.15: the driver has no part in it",
-            pending(Mounted).with(|s| {
-                s.can = Some(NodeCapabilities { stage_unstage: true, ..NodeCapabilities::default() })
-            }),
-            idle(),
-        ),
         ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
         (
             "for reading only",
