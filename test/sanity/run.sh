@@ -92,6 +92,8 @@ digitalocean() {
   wanted "$name" || return 0
   POOL=
   mkdir -p "$WORK/links"
+  # The double before this one has told its address there too.
+  : >"$WORK/fake.out"
   "$wharf" fake digitalocean --listen 127.0.0.1:0 --state "$WORK/disk" --droplet 101 --region nyc3 --attach-real "$WORK/links" \
     --action-delay 300ms --device-delay 200ms --snapshot-interval 0 --volume-limit 0 --requests-per-minute 0 --requests-per-hour 0 \
     </dev/null >"$WORK/fake.out" 2>"$WORK/fake.log" &
