@@ -26,8 +26,6 @@ const JSON: &str = "application/json";
 /// How to reach the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectOptions {
-    /// The cluster that this process already has; nothing else is asked then.
-    pub here: Option<Cluster>,
     /// A kubeconfig file; without it the service account of the pod we run in, or else the usual kubeconfig.
     pub kubeconfig: Option<PathBuf>,
     /// The server's address instead of the one that goes with the credentials.
@@ -90,12 +88,6 @@ pub struct Cluster {
     inner: Arc<Inner>,
 }
 
-impl std::fmt::Debug for Cluster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Cluster")
-    }
-}
-
 struct Inner {
     transport: Transport,
     stores: Mutex<HashMap<(TypeId, WatchOptions), Entry>>,
@@ -112,9 +104,6 @@ struct Entry {
 impl Cluster {
     /// Sets up a connection. No request is sent yet.
     pub async fn connect(options: &ConnectOptions) -> Result<Self, ConnectError> {
-        if let Some(cluster) = &options.here {
-            return Ok(cluster.clone());
-        }
         let mut config = match &options.kubeconfig {
             Some(path) => from_file(path)
                 .await

@@ -115,6 +115,30 @@ pub enum Outcome {
     After(Duration),
 }
 
+/// A role from its start to the stop: `synced` is waited for, then `feeds` starts what brings work, for as long as
+/// there are workers.
+pub async fn serve<K, F>(
+    gate: &Gate,
+    synced: impl Future<Output = ()>,
+    feeds: impl FnOnce(&mut JoinSet<()>),
+    queue: &Queue<K>,
+    workers: usize,
+    one: impl Fn(K) -> F,
+) where
+    K: QueueKey,
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    tokio::select! {
+        biased;
+        () = synced => {}
+        () = gate.stopped() => return,
+    }
+    // These end with this function.
+    let mut besides = JoinSet::new();
+    feeds(&mut besides);
+    work(queue, gate, workers, one).await;
+}
+
 /// Works on a queue's keys, each in a task of its own, until the stop.
 pub async fn work<K, F>(queue: &Queue<K>, gate: &Gate, workers: usize, one: impl Fn(K) -> F)
 where

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::work::{Outcome, Pace, feed, work};
+use wharf_cluster::work::{Outcome, Pace, feed, serve};
 use wharf_cluster::{Backoff, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
@@ -134,22 +134,13 @@ impl Settings {
 /// Runs until the stop.
 pub async fn run(context: Context, settings: Settings) {
     let controller = Arc::new(AttachDetach::new(context, settings));
-    let gate = controller.context.gate.clone();
-    tokio::select! {
-        biased;
-        () = gate.stopped() => return,
-        () = controller.synced() => {}
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    controller.feeds(&mut besides);
-    let queue = controller.queue.clone();
     let workers = controller.settings.pace.workers;
     let one = |subject| {
         let controller = Arc::clone(&controller);
         async move { controller.see_to(&subject).await }
     };
-    work(&queue, &gate, workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| controller.feeds(besides);
+    serve(&controller.context.gate, controller.synced(), feeds, &controller.queue, workers, one).await;
 }
 
 struct AttachDetach {

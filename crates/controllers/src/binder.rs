@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Wish, feed, serve};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
 use wharf_model::matching::{class, offered_in};
@@ -75,25 +75,19 @@ impl Default for Settings {
 /// Runs until the stop.
 pub async fn run(context: Context, settings: Settings) {
     let binder = Arc::new(Binder::new(context, settings));
-    let gate = binder.context.gate.clone();
-    tokio::select! {
-        biased;
-        () = binder.synced() => {}
-        () = gate.stopped() => return,
-    }
-    // Whoever looks for a volume is to know all of them.
-    for volume in binder.volumes.all() {
-        binder.offers.update(&volume.metadata.name, Some(&volume));
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    binder.feeds(&mut besides);
-    let queue = binder.queue.clone();
     let one = |subject| {
         let binder = Arc::clone(&binder);
         async move { binder.see_to(&subject).await }
     };
-    work(&queue, &gate, binder.settings.workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| {
+        // Whoever looks for a volume is to know all of them.
+        for volume in binder.volumes.all() {
+            binder.offers.update(&volume.metadata.name, Some(&volume));
+        }
+        binder.feeds(besides);
+    };
+    let workers = binder.settings.workers;
+    serve(&binder.context.gate, binder.synced(), feeds, &binder.queue, workers, one).await;
 }
 
 struct Binder {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Wish, feed, serve};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::reason::FAILED_BINDING;
 use wharf_model::whole::Pod;
@@ -24,41 +24,22 @@ mod decide;
 /// The name in events; upstream's.
 pub const COMPONENT: &str = "ephemeral_volume";
 
-/// What the controller is told.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Pods seen to at once.
-    pub workers: usize,
-    /// The pause after a first failure.
-    pub retry_start: Duration,
-    /// The longest pause.
-    pub retry_max: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { workers: 30, retry_start: Duration::from_millis(200), retry_max: Duration::from_secs(60) }
-    }
-}
+/// Pods seen to at once.
+const WORKERS: usize = 30;
+/// The pause after a first failure.
+const RETRY_START: Duration = Duration::from_millis(200);
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs until the stop.
-pub async fn run(context: Context, settings: Settings) {
-    let maker = Arc::new(Maker::new(context, &settings));
-    let gate = maker.context.gate.clone();
-    tokio::select! {
-        biased;
-        () = async { maker.pods.synced().await; maker.claims.synced().await } => {}
-        () = gate.stopped() => return,
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    maker.feeds(&mut besides);
-    let queue = maker.queue.clone();
+pub async fn run(context: Context) {
+    let maker = Arc::new(Maker::new(context));
     let one = |pod| {
         let maker = Arc::clone(&maker);
         async move { maker.see_to(&pod).await }
     };
-    work(&queue, &gate, settings.workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| maker.feeds(besides);
+    serve(&maker.context.gate, maker.synced(), feeds, &maker.queue, WORKERS, one).await;
 }
 
 struct Maker {
@@ -69,13 +50,18 @@ struct Maker {
 }
 
 impl Maker {
-    fn new(context: Context, settings: &Settings) -> Self {
+    fn new(context: Context) -> Self {
         let cluster = &context.cluster;
         let pods = cluster.store::<Pod>(WatchOptions::default());
         index_pods(&pods);
-        let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
+        let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         let queue = Queue::new("ephemeral", backoff, cluster.metrics());
         Self { pods, claims: cluster.store(WatchOptions::default()), queue, context }
+    }
+
+    async fn synced(&self) {
+        self.pods.synced().await;
+        self.claims.synced().await;
     }
 
     /// What brings work: pods that come, and claims that go.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Wish, feed, serve};
 use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store, WatchOptions};
 use wharf_model::names::annotation::STORAGE_RESIZER;
 use wharf_model::names::reason::EXTERNAL_EXPANDING;
@@ -24,41 +24,22 @@ mod decide;
 /// The name in events; upstream's.
 pub const COMPONENT: &str = "volume_expand";
 
-/// What the controller is told.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Claims seen to at once; upstream's.
-    pub workers: usize,
-    /// The pause after a first failure.
-    pub retry_start: Duration,
-    /// The longest pause.
-    pub retry_max: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { workers: 10, retry_start: Duration::from_millis(200), retry_max: Duration::from_secs(60) }
-    }
-}
+/// Claims seen to at once; upstream's.
+const WORKERS: usize = 10;
+/// The pause after a first failure.
+const RETRY_START: Duration = Duration::from_millis(200);
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs until the stop.
-pub async fn run(context: Context, settings: Settings) {
-    let teller = Arc::new(Teller::new(context, &settings));
-    let gate = teller.context.gate.clone();
-    tokio::select! {
-        biased;
-        () = async { teller.claims.synced().await; teller.volumes.synced().await } => {}
-        () = gate.stopped() => return,
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    teller.feeds(&mut besides);
-    let queue = teller.queue.clone();
+pub async fn run(context: Context) {
+    let teller = Arc::new(Teller::new(context));
     let one = |claim| {
         let teller = Arc::clone(&teller);
         async move { teller.see_to(&claim).await }
     };
-    work(&queue, &gate, settings.workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| teller.feeds(besides);
+    serve(&teller.context.gate, teller.synced(), feeds, &teller.queue, WORKERS, one).await;
 }
 
 struct Teller {
@@ -69,13 +50,18 @@ struct Teller {
 }
 
 impl Teller {
-    fn new(context: Context, settings: &Settings) -> Self {
+    fn new(context: Context) -> Self {
         let cluster = &context.cluster;
-        let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
+        let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         let queue = Queue::new("expand", backoff, cluster.metrics());
         let (claims, volumes) =
             (cluster.store(WatchOptions::default()), cluster.store(WatchOptions::default()));
         Self { claims, volumes, queue, context }
+    }
+
+    async fn synced(&self) {
+        self.claims.synced().await;
+        self.volumes.synced().await;
     }
 
     fn feeds(&self, into: &mut JoinSet<()>) {

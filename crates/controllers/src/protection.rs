@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use wharf_cluster::work::{Outcome, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Wish, feed, serve};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttributesClass};
@@ -32,22 +32,12 @@ const GOING: &str = "protection/going";
 /// Claims and volumes by the mutable classes that they name.
 const BY_CLASS: &str = "protection/class";
 
-/// What protection is told.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// Objects seen to at once.
-    pub workers: usize,
-    /// The pause after a first failure.
-    pub retry_start: Duration,
-    /// The longest pause.
-    pub retry_max: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { workers: 30, retry_start: Duration::from_millis(200), retry_max: Duration::from_secs(30) }
-    }
-}
+/// Objects seen to at once.
+const WORKERS: usize = 30;
+/// The pause after a first failure.
+const RETRY_START: Duration = Duration::from_millis(200);
+/// The longest pause.
+const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// What is worked on by one worker at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -63,23 +53,14 @@ enum Subject {
 }
 
 /// Runs until the stop.
-pub async fn run(context: Context, settings: Settings) {
-    let keeper = Arc::new(Keeper::new(context, &settings));
-    let gate = keeper.context.gate.clone();
-    tokio::select! {
-        biased;
-        () = keeper.synced() => {}
-        () = gate.stopped() => return,
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    keeper.feeds(&mut besides);
-    let queue = keeper.queue.clone();
+pub async fn run(context: Context) {
+    let keeper = Arc::new(Keeper::new(context));
     let one = |subject| {
         let keeper = Arc::clone(&keeper);
         async move { keeper.see_to(&subject).await }
     };
-    work(&queue, &gate, settings.workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| keeper.feeds(besides);
+    serve(&keeper.context.gate, keeper.synced(), feeds, &keeper.queue, WORKERS, one).await;
 }
 
 struct Keeper {
@@ -92,7 +73,7 @@ struct Keeper {
 }
 
 impl Keeper {
-    fn new(context: Context, settings: &Settings) -> Self {
+    fn new(context: Context) -> Self {
         let cluster = &context.cluster;
         let claims = cluster.store::<PersistentVolumeClaim>(WatchOptions::default());
         claims.index(GOING, |claim| {
@@ -104,7 +85,7 @@ impl Keeper {
         volumes.index(BY_CLASS, |volume| decide::classes_of_volume(volume).into_iter().collect());
         let pods = cluster.store::<Pod>(WatchOptions::default());
         index_pods(&pods);
-        let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
+        let backoff = Backoff { start: RETRY_START, max: RETRY_MAX, ..Backoff::default() };
         Self {
             claims,
             volumes,

@@ -1,27 +1,17 @@
 //! A volume's way to a node: who is to attach it, and what came of that.
 
-use wharf_model::whole::Node;
-use wharf_model::{PersistentVolume, VolumeAttachment};
+use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
+use wharf_model::{PersistentVolume, VolumeAttachment, VolumeName};
 
 use crate::facts::{ClaimFacts, Facts, Known};
 use crate::story::{Said, Step};
 
 const ATTACH_DETACH: &str = "the attach/detach controller";
-const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
-
-/// The name by which nodes and their controllers know a volume.
-fn unique_name(volume: &PersistentVolume) -> Option<String> {
-    let csi = volume.spec.csi.as_ref()?;
-    Some(format!("kubernetes.io/csi/{}^{}", csi.driver, csi.volume_handle))
-}
 
 /// Everything that is attached, or is not yet; for a volume that was asked about by itself.
 pub(crate) fn of_volume(volume: &PersistentVolume, facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
-    let mut steps: Vec<Step> = Vec::new();
-    for attachment in facts.attachments.iter().flatten() {
-        steps.push(of_attachment(volume, attachment, all));
-    }
-    steps
+    let attachments = facts.attachments.iter().flatten();
+    attachments.map(|attachment| of_attachment(volume, attachment, all)).collect()
 }
 
 /// The way of a volume to the node of a pod.
@@ -78,9 +68,11 @@ fn not_asked(
         return Step::waits(name, says, whose).after(said);
     }
     if let Some(node) = all.node.there()
-        && node.metadata.annotation(MANAGED) != Some("true")
+        && node.metadata.annotation(CONTROLLER_MANAGED_ATTACH) != Some("true")
     {
-        let says = format!("node {node_name} lacks the annotation {MANAGED}: nothing is ever attached to it");
+        let says = format!(
+            "node {node_name} lacks the annotation {CONTROLLER_MANAGED_ATTACH}: nothing is ever attached to it"
+        );
         return Step::waits(name, says, "the node's agent (kubelet)");
     }
     Step::waits(name, format!("it is to be attached to node {node_name}"), ATTACH_DETACH).after(said)
@@ -111,7 +103,7 @@ fn of_attachment(volume: &PersistentVolume, attachment: &VolumeAttachment, all: 
 
 /// Whether the node was told that the volume is attached; its agent waits for that.
 fn known_on_node(name: &str, volume: &PersistentVolume, node_name: &str, all: &Facts) -> Option<Step> {
-    let (node, unique): (&Node, String) = (all.node.there()?, unique_name(volume)?);
+    let (node, unique) = (all.node.there()?, VolumeName::of(&volume.spec)?.to_string());
     let told = node.status.volumes_attached.iter().any(|attached| attached.name == unique);
     (!told).then(|| {
         let says =

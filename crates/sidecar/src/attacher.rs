@@ -27,7 +27,7 @@ use memory::Memories;
 use reconcile::Said;
 use view::{Rules, Seen, Subject, View};
 use wake::{Look, VolumeNews};
-use wharf_cluster::work::{Outcome, Pace, Wish, feed, work};
+use wharf_cluster::work::{Outcome, Pace, Wish, feed, serve};
 
 mod act;
 mod decide;
@@ -83,21 +83,13 @@ impl Default for Settings {
 /// Runs until the stop.
 pub(crate) async fn run(context: Context, settings: Settings) {
     let attacher = Arc::new(Attacher::new(context, settings));
-    let gate = attacher.context.gate.clone();
-    tokio::select! {
-        () = attacher.synced() => {}
-        () = gate.stopped() => return,
-    }
-    // These end with this function.
-    let mut besides = JoinSet::new();
-    attacher.feeds(&mut besides);
-    let queue = attacher.queue.clone();
     let workers = attacher.settings.pace.workers;
     let one = |subject| {
         let attacher = Arc::clone(&attacher);
         async move { attacher.see_to(&subject).await }
     };
-    work(&queue, &gate, workers, one).await;
+    let feeds = |besides: &mut JoinSet<()>| attacher.feeds(besides);
+    serve(&attacher.context.gate, attacher.synced(), feeds, &attacher.queue, workers, one).await;
 }
 
 /// The attacher of one driver.

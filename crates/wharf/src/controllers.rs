@@ -99,11 +99,9 @@ impl Controller {
             Self::AttachDetach => {
                 attach_detach::run(with(attach_detach::COMPONENT), attach_detach::Settings::default()).await;
             }
-            Self::Expander => expand::run(with(expand::COMPONENT), expand::Settings::default()).await,
-            Self::Protection => protection::run(with("protection"), protection::Settings::default()).await,
-            Self::Ephemeral => {
-                ephemeral::run(with(ephemeral::COMPONENT), ephemeral::Settings::default()).await
-            }
+            Self::Expander => expand::run(with(expand::COMPONENT)).await,
+            Self::Protection => protection::run(with("protection")).await,
+            Self::Ephemeral => ephemeral::run(with(ephemeral::COMPONENT)).await,
             Self::Scheduler => {
                 scheduler::run(with(scheduler::COMPONENT), scheduler::Settings::default()).await
             }

@@ -67,9 +67,6 @@ pub(crate) struct UpArgs {
     /// Leave the local driver out
     #[arg(long, requires = "csi")]
     no_local: bool,
-    /// Address for /metrics and /healthz, such as 127.0.0.1:9808; nowhere if not given
-    #[arg(long, value_name = "ADDRESS")]
-    metrics_listen: Option<SocketAddr>,
 }
 
 pub(crate) async fn run(args: UpArgs) -> anyhow::Result<()> {

@@ -216,7 +216,7 @@ impl World {
             events: Events::start(&self.cluster, component, "test"),
         };
         self.beside.spawn(binder::run(context(binder::COMPONENT), binder::Settings::default()));
-        self.beside.spawn(ephemeral::run(context(ephemeral::COMPONENT), ephemeral::Settings::default()));
+        self.beside.spawn(ephemeral::run(context(ephemeral::COMPONENT)));
         self.controlled = true;
     }
 

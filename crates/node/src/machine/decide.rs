@@ -8,14 +8,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
 use wharf_model::patch::Patch;
 use wharf_model::whole::Node;
 use wharf_model::{Kind as _, Time};
 
 use super::facts::Facts;
 
-/// Who attaches volumes: the attach/detach controller, not the node.
-const CONTROLLER_ATTACHES: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 /// Keeps pods away from a node that is not ready.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The version of Kubernetes that we are like, and which of ours.
@@ -91,7 +90,7 @@ pub(super) fn create(name: &str, facts: &Facts, pods: u32, trouble: &str, now: T
     json!({
         "apiVersion": Node::API.api_version(),
         "kind": Node::API.kind,
-        "metadata": {"name": name, "labels": labels(name, facts), "annotations": {CONTROLLER_ATTACHES: "true"}},
+        "metadata": {"name": name, "labels": labels(name, facts), "annotations": {CONTROLLER_MANAGED_ATTACH: "true"}},
         "status": status(name, facts, pods, &conditions(None, trouble, now)),
     })
 }
@@ -105,8 +104,8 @@ pub(super) fn report(node: &Node, facts: &Facts, pods: u32, trouble: &str, now: 
     if !missing.is_empty() {
         metadata["labels"] = json!(missing);
     }
-    if node.metadata.annotation(CONTROLLER_ATTACHES) != Some("true") {
-        metadata["annotations"] = json!({CONTROLLER_ATTACHES: "true"});
+    if node.metadata.annotation(CONTROLLER_MANAGED_ATTACH) != Some("true") {
+        metadata["annotations"] = json!({CONTROLLER_MANAGED_ATTACH: "true"});
     }
     let mut status = status(name, facts, pods, &conditions(Some(node), trouble, now));
     // Merged by type otherwise, and those of another network would stay.

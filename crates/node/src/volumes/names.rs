@@ -1,10 +1,12 @@
 //! Names that others know a volume by: in `volumesInUse` and `volumesAttached`, and the attachment's own.
 
+use wharf_model::VolumeName;
+
 use crate::paths::hash;
 
 /// The unique name of a volume, as a Node's status has it.
 pub(super) fn unique(driver: &str, handle: &str) -> String {
-    format!("kubernetes.io/csi/{driver}^{handle}")
+    of(driver, handle).to_string()
 }
 
 /// What a driver is told as the handle of a volume that a pod spells out itself.
@@ -14,7 +16,11 @@ pub(super) fn inline_handle(pod_uid: &str, volume: &str) -> String {
 
 /// The VolumeAttachment of a volume on a node. The three are put together with nothing between them.
 pub(super) fn attachment(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", hash(&format!("{handle}{driver}{node}")))
+    of(driver, handle).attachment(node)
+}
+
+fn of(driver: &str, handle: &str) -> VolumeName {
+    VolumeName { driver: driver.to_owned(), handle: handle.to_owned() }
 }
 
 #[cfg(test)]

@@ -136,11 +136,12 @@ async fn a_number_that_now_is_another_process_is_left_alone() {
         let program = record["program"]["pid"].to_string();
         eventually("death", || !Path::new("/proc").join(&program).exists());
         record["program"]["pid"] = stranger.id().into();
+        let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.id())).unwrap();
+        let start: u64 =
+            stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
+        // A tick earlier: both may well have begun in the same one.
+        record["program"]["start"] = (if *change == "start" { start - 1 } else { start }).into();
         if *change == "boot" {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", stranger.id())).unwrap();
-            let start: u64 =
-                stat.rsplit_once(')').unwrap().1.split_whitespace().nth(19).unwrap().parse().unwrap();
-            record["program"]["start"] = start.into();
             record["boot"] = "another".into();
         }
         fs::write(home.record(&id).join("running.json"), record.to_string()).unwrap();

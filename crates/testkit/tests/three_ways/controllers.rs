@@ -29,8 +29,8 @@ impl Controllers {
                 };
                 tokio::join!(
                     binder::run(context(binder::COMPONENT), binder::Settings::default()),
-                    protection::run(context("protection"), protection::Settings::default()),
-                    expand::run(context(expand::COMPONENT), expand::Settings::default()),
+                    protection::run(context("protection")),
+                    expand::run(context(expand::COMPONENT)),
                 );
             });
         });

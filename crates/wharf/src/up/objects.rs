@@ -73,7 +73,7 @@ pub(super) fn class(driver: &str, can: &Capabilities) -> Made {
     Made { api: StorageClass::API, object }
 }
 
-/// How snapshots of a driver's volumes are taken; the first driver's is taken where a snapshot names none.
+/// How snapshots of a driver's volumes are taken, where they name no class.
 pub(super) fn snapshot_class(name: &str, driver: &str) -> Made {
     let object = json!({
         "metadata": {

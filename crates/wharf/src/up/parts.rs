@@ -121,9 +121,9 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
             objects::make(&cluster, what_is_made(&info, &described))
                 .await
                 .context("make the first objects")?;
-            let sidecar = sidecar_of(&cluster, &place, &endpoint, &info, &node);
+            let sidecar = sidecar_of(&place, &endpoint, &info, &node);
             let stop = acting.stop.clone().cancelled_owned();
-            acting.start("sidecar", process::run(sidecar, stop));
+            acting.start("sidecar", process::run_on(Some(cluster.clone()), sidecar, stop));
         }
         anyhow::Ok(())
     };
@@ -258,13 +258,7 @@ fn what_is_made(info: &DriverInfo, described: &Described) -> Vec<objects::Made> 
 }
 
 /// What stands between a driver and the API: as on a cluster, with no lease, since nobody else is here.
-fn sidecar_of(
-    cluster: &Cluster,
-    place: &Place,
-    endpoint: &Endpoint,
-    info: &DriverInfo,
-    node: &str,
-) -> Sidecar {
+fn sidecar_of(place: &Place, endpoint: &Endpoint, info: &DriverInfo, node: &str) -> Sidecar {
     let mut roles = controller::called_for(&info.can);
     // One is enough for all drivers.
     if info.name == DRIVER_NAME {
@@ -285,7 +279,8 @@ fn sidecar_of(
         }),
         probe_timeout: None,
         controller: Some(controller::Config {
-            connect: ConnectOptions { here: Some(cluster.clone()), ..ConnectOptions::default() },
+            // It is handed the cluster of this process.
+            connect: ConnectOptions::default(),
             roles: Some(roles),
             identity: node.to_owned(),
             namespace: Some("kube-system".to_owned()),

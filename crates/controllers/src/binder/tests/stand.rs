@@ -186,9 +186,9 @@ impl Stand {
         };
         let mut tasks = JoinSet::new();
         tasks.spawn(binder::run(context(binder::COMPONENT), settings));
-        tasks.spawn(protection::run(context("protection"), protection::Settings::default()));
-        tasks.spawn(ephemeral::run(context(ephemeral::COMPONENT), ephemeral::Settings::default()));
-        tasks.spawn(expand::run(context(expand::COMPONENT), expand::Settings::default()));
+        tasks.spawn(protection::run(context("protection")));
+        tasks.spawn(ephemeral::run(context(ephemeral::COMPONENT)));
+        tasks.spawn(expand::run(context(expand::COMPONENT)));
         Running { tasks, broken, left, refused }
     }
 
