@@ -181,7 +181,7 @@ impl Api {
     }
 
     pub(crate) fn now(&self) -> Time {
-        now()
+        wharf_model::chance::now()
     }
 
     fn is_ready(&self) -> bool {
@@ -231,11 +231,6 @@ where
         let answer = self.api.serve(request, self.user.clone());
         Box::pin(async move { Ok(answer.await) })
     }
-}
-
-/// The time on the wall.
-fn now() -> Time {
-    Time(jiff::Timestamp::now().as_millisecond())
 }
 
 /// A kind of the core group that has to be there.

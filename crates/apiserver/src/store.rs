@@ -14,6 +14,7 @@ mod base;
 mod copy;
 mod disk;
 mod guard;
+mod memory;
 mod plan;
 mod state;
 #[cfg(test)]
@@ -23,17 +24,18 @@ mod writer;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 pub use self::copy::{BackupError, RestoreError};
 use self::disk::Disk;
 pub use self::disk::OpenError;
+use self::memory::Memory;
 use self::state::State;
 pub use self::watch::{Seen, Watch, WatchEnd};
 use self::writer::{Request, Writer};
@@ -225,10 +227,20 @@ impl fmt::Debug for Store {
 
 struct Handle {
     shared: Arc<Shared>,
-    requests: Option<mpsc::Sender<Request>>,
-    /// In KiB of bodies: what may wait for the writer, so that a storm of writes cannot take all memory.
-    room: Arc<Semaphore>,
-    writer: Option<JoinHandle<()>>,
+    writes: Writes,
+}
+
+/// Who does the writes.
+enum Writes {
+    /// A thread, which commits them to the disk.
+    Thread {
+        requests: Option<mpsc::Sender<Request>>,
+        /// In KiB of bodies: what may wait for the writer, so that a storm of writes cannot take all memory.
+        room: Arc<Semaphore>,
+        writer: Option<JoinHandle<()>>,
+    },
+    /// Whoever asks for them, one after the other.
+    Here(Mutex<Memory>),
 }
 
 const ROOM_KIB: u32 = 32 << 10;
@@ -236,8 +248,9 @@ const ROOM_KIB: u32 = 32 << 10;
 impl Drop for Handle {
     /// What was asked is done first; then the file is closed, so that it can be opened again at once.
     fn drop(&mut self) {
-        drop(self.requests.take());
-        if let Some(writer) = self.writer.take() {
+        let Writes::Thread { requests, writer, .. } = &mut self.writes else { return };
+        drop(requests.take());
+        if let Some(writer) = writer.take() {
             let _ = writer.join(); // If it panicked, that was reported by the panic.
         }
     }
@@ -246,13 +259,45 @@ impl Drop for Handle {
 /// What readers, watchers and the writer share.
 struct Shared {
     state: RwLock<State>,
-    /// The last published revision; its other end is the writer's, so watchers learn when that is gone.
-    published: tokio::sync::watch::Receiver<Revision>,
+    published: Published,
     watchers: AtomicUsize,
     commit_micros: AtomicU64,
 }
 
+/// Wakes watchers in the order in which they wait, so that on one thread they are told the same way each time.
+#[derive(Default)]
+struct Published {
+    wake: Notify,
+    closed: AtomicBool,
+}
+
+/// The writer's end: when it is gone, watchers learn that.
+struct Publish(Arc<Shared>);
+
+impl Publish {
+    /// A write is visible.
+    fn published(&self) {
+        self.0.published.wake.notify_waiters();
+    }
+}
+
+impl Drop for Publish {
+    fn drop(&mut self) {
+        self.0.published.closed.store(true, Ordering::Release);
+        self.published();
+    }
+}
+
 impl Shared {
+    fn new(state: State) -> Arc<Self> {
+        Arc::new(Self {
+            state: RwLock::new(state),
+            published: Published::default(),
+            watchers: AtomicUsize::new(0),
+            commit_micros: AtomicU64::new(0),
+        })
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,22 +314,24 @@ impl Store {
         Ok(Self::start(disk, state, options))
     }
 
+    /// A store that is nowhere but in memory, and gone with its last handle. It has no thread: a write is done where it
+    /// is asked for, at once. For tests that must run the same way twice.
+    pub fn in_memory(options: Options) -> Self {
+        let shared = Shared::new(State::empty());
+        let memory = Memory::new(Publish(shared.clone()), options);
+        Self(Arc::new(Handle { shared, writes: Writes::Here(Mutex::new(memory)) }))
+    }
+
     fn start(disk: Disk, state: State, options: Options) -> Self {
-        let (publish, published) = tokio::sync::watch::channel(state.revision());
-        let shared = Arc::new(Shared {
-            state: RwLock::new(state),
-            published,
-            watchers: AtomicUsize::new(0),
-            commit_micros: AtomicU64::new(0),
-        });
+        let shared = Shared::new(state);
         let (requests, waiting) = mpsc::channel();
-        let writer = Writer::new(disk, shared.clone(), publish, waiting, options);
-        Self(Arc::new(Handle {
-            shared,
+        let writer = Writer::new(disk, Publish(shared.clone()), waiting, options);
+        let writes = Writes::Thread {
             requests: Some(requests),
             room: Arc::new(Semaphore::new(ROOM_KIB as usize)),
             writer: Some(std::thread::spawn(move || writer.run())),
-        }))
+        };
+        Self(Arc::new(Handle { shared, writes }))
     }
 
     /// Of the last durable write.
@@ -300,12 +347,18 @@ impl Store {
     /// Does one change, and returns when it is durable. Dropping the future does not take it back. For a deletion
     /// the entry is the last state, as watchers see it.
     pub async fn write(&self, key: Key, change: Change) -> Result<Entry, WriteError> {
+        let (requests, room) = match &self.0.writes {
+            Writes::Thread { requests, room, .. } => (requests, room),
+            Writes::Here(memory) => {
+                return memory.lock().unwrap_or_else(PoisonError::into_inner).write(key, &change);
+            }
+        };
         let (Change::Create(body) | Change::Update(_, body) | Change::Delete(_, body)) = &change;
         let kib = u32::try_from(body.json.len() >> 10).unwrap_or(u32::MAX).saturating_add(1).min(ROOM_KIB);
-        let room = self.0.room.clone().acquire_many_owned(kib).await.map_err(|_| Failure::Closed)?;
+        let room = room.clone().acquire_many_owned(kib).await.map_err(|_| Failure::Closed)?;
         let (answer, answered) = oneshot::channel();
         let request = Request { key, change, answer, _room: room };
-        let requests = self.0.requests.as_ref().ok_or(Failure::Closed)?;
+        let requests = requests.as_ref().ok_or(Failure::Closed)?;
         requests.send(request).map_err(|_| Failure::Closed)?;
         answered.await.map_err(|_| Failure::Closed)?
     }

@@ -1,8 +1,3 @@
 //! The wall clock, as rules see it.
 
-use wharf_model::Time;
-
-/// This moment.
-pub fn now() -> Time {
-    Time(jiff::Timestamp::now().as_millisecond())
-}
+pub use wharf_model::chance::now;

@@ -4,7 +4,7 @@
 //! stores it belongs to before the caller sees it.
 
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -90,7 +90,8 @@ pub struct Cluster {
 
 struct Inner {
     transport: Transport,
-    stores: Mutex<HashMap<(TypeId, WatchOptions), Entry>>,
+    /// Ordered, so that an answer enters them in one order always.
+    stores: Mutex<BTreeMap<(TypeId, WatchOptions), Entry>>,
     stop: CancellationToken,
     _stop_with_me: DropGuard,
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// A number in `0.0..1.0`; the middle if the system has no randomness to give, which is no reason to fail.
 pub fn jitter() -> f64 {
     let mut bytes = [0; 4];
-    match getrandom::fill(&mut bytes) {
+    match wharf_model::chance::fill(&mut bytes) {
         Ok(()) => f64::from(u32::from_le_bytes(bytes)) / (f64::from(u32::MAX) + 1.0),
         Err(_) => 0.5,
     }

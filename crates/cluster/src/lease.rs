@@ -164,6 +164,7 @@ impl Leadership {
                 }
             };
             tokio::select! {
+                biased;
                 changed = until.changed() => if changed.is_err() && wanted {
                     // Released: it will not come back.
                     std::future::pending::<()>().await;
@@ -228,6 +229,7 @@ impl Candidate {
                 }
             };
             tokio::select! {
+                biased;
                 () = stop.cancelled() => break,
                 () = sleep(pause) => {}
                 () = released => {}

@@ -157,6 +157,7 @@ impl<K: QueueKey> Queue<K> {
             };
             match due {
                 Some(due) => tokio::select! {
+                    biased;
                     () = self.inner.wake.notified() => {}
                     () = sleep_until(due) => {}
                 },

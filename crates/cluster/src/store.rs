@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use wharf_model::{Key, Kind};
 
 use changes::Pending;
@@ -56,7 +56,8 @@ impl<K> Clone for Store<K> {
 
 struct Shared<K> {
     inside: Mutex<Inside<K>>,
-    reach: watch::Sender<Reach>,
+    /// Wakes who waits for another reach, in the order in which they came.
+    reached: Notify,
     options: WatchOptions,
 }
 
@@ -64,6 +65,7 @@ struct Inside<K> {
     table: Table<K>,
     subscribers: Vec<Weak<Pending<K>>>,
     revision: u64,
+    reach: Reach,
 }
 
 impl<K> Drop for Shared<K> {
@@ -77,8 +79,9 @@ impl<K> Drop for Shared<K> {
 
 impl<K: Kind> Store<K> {
     pub(crate) fn new(options: WatchOptions) -> Self {
-        let inside = Mutex::new(Inside { table: Table::new(), subscribers: Vec::new(), revision: 0 });
-        Self { shared: Arc::new(Shared { inside, reach: watch::Sender::new(Reach::Listing), options }) }
+        let inside =
+            Inside { table: Table::new(), subscribers: Vec::new(), revision: 0, reach: Reach::Listing };
+        Self { shared: Arc::new(Shared { inside: Mutex::new(inside), reached: Notify::new(), options }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside<K>> {
@@ -138,21 +141,29 @@ impl<K: Kind> Store<K> {
 
     /// Waits for the first complete list, or for the knowledge that the kind is not served.
     pub async fn synced(&self) {
-        let complete = |reach: &Reach| matches!(reach, Reach::Served | Reach::NotServed);
-        // The sender lives in this store, so this cannot fail.
-        let _ = self.shared.reach.subscribe().wait_for(complete).await;
+        self.until(|reach| matches!(reach, Reach::Served | Reach::NotServed)).await;
     }
 
     /// Waits for the first outcome, whatever it is; for kinds one can do without.
     pub async fn settled(&self) -> Reach {
-        let mut reach = self.shared.reach.subscribe();
-        let settled = reach.wait_for(|reach| *reach != Reach::Listing).await;
-        settled.map_or(Reach::Listing, |reach| *reach)
+        self.until(|reach| reach != Reach::Listing).await
+    }
+
+    async fn until(&self, is: impl Fn(Reach) -> bool) -> Reach {
+        loop {
+            // Before the look, so that what comes after it wakes us.
+            let reached = self.shared.reached.notified();
+            let reach = self.reach();
+            if is(reach) {
+                return reach;
+            }
+            reached.await;
+        }
     }
 
     /// How far the store has come.
     pub fn reach(&self) -> Reach {
-        *self.shared.reach.borrow()
+        self.lock().reach
     }
 
     /// Whether the API server serves this kind and we have seen all of it.
@@ -161,7 +172,9 @@ impl<K: Kind> Store<K> {
     }
 
     pub(crate) fn set_reach(&self, reach: Reach) {
-        self.shared.reach.send_if_modified(|now| std::mem::replace(now, reach) != reach);
+        if std::mem::replace(&mut self.lock().reach, reach) != reach {
+            self.shared.reached.notify_waiters();
+        }
     }
 
     /// Changes the table and tells subscribers, in one order for all.

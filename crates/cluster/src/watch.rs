@@ -32,7 +32,7 @@ const RETRY_START: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Which objects of a kind a store holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchOptions {
     /// Only this namespace.
     pub namespace: Option<String>,

@@ -139,6 +139,7 @@ pub async fn run(context: Context, settings: Settings) {
     let scheduler = Arc::new(Scheduler::new(context, settings));
     let gate = scheduler.context.gate.clone();
     tokio::select! {
+        biased;
         () = scheduler.synced() => {}
         () = gate.stopped() => return,
     }

@@ -10,7 +10,8 @@ use tokio::net::UnixStream;
 use tonic::transport::Channel;
 
 use crate::Endpoint;
-use crate::deadline::Calls;
+use crate::deadline::{Calls, Way};
+use crate::here::Here;
 use crate::registration::registration_client::RegistrationClient;
 use crate::v1::controller_client::ControllerClient;
 use crate::v1::group_controller_client::GroupControllerClient;
@@ -26,7 +27,7 @@ const DEFAULT_DEADLINE: Duration = Duration::from_secs(60);
 /// A connection to a driver that repairs itself. Cloning it is cheap, and clones share it.
 #[derive(Debug, Clone)]
 pub struct Client {
-    channel: Channel,
+    way: Way,
     endpoint: Endpoint,
     deadline: Duration,
 }
@@ -43,7 +44,13 @@ impl Client {
         // The authority that gRPC sends over unix sockets everywhere; some servers refuse others.
         let origin = Uri::from_static("http://localhost");
         let channel = Channel::builder(origin).connect_with_connector_lazy(connect);
-        Self { channel, endpoint: endpoint.clone(), deadline: DEFAULT_DEADLINE }
+        Self { way: Way::Socket(channel), endpoint: endpoint.clone(), deadline: DEFAULT_DEADLINE }
+    }
+
+    /// A client for a driver in this process, without a socket: what would have come over it goes to this service.
+    /// `endpoint` is what errors call it.
+    pub fn here(service: Here, endpoint: &Endpoint) -> Self {
+        Self { way: Way::Here(service), endpoint: endpoint.clone(), deadline: DEFAULT_DEADLINE }
     }
 
     /// The same connection, with another deadline for each call.
@@ -82,6 +89,6 @@ impl Client {
     }
 
     fn calls(&self) -> Calls {
-        Calls::new(self.channel.clone(), self.endpoint.clone(), self.deadline)
+        Calls::new(self.way.clone(), self.endpoint.clone(), self.deadline)
     }
 }

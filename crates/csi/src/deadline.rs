@@ -16,18 +16,28 @@ use tonic::transport::Channel;
 use tower::{Service, ServiceExt as _};
 
 use crate::Endpoint;
+use crate::here::Here;
+
+/// How calls reach a driver.
+#[derive(Debug, Clone)]
+pub(crate) enum Way {
+    /// Over its socket.
+    Socket(Channel),
+    /// It is in this process.
+    Here(Here),
+}
 
 /// The calls of a [`crate::Client`]: a channel with a deadline for each call.
 #[derive(Debug, Clone)]
 pub struct Calls {
-    channel: Channel,
+    way: Way,
     endpoint: Endpoint,
     deadline: Duration,
 }
 
 impl Calls {
-    pub(crate) fn new(channel: Channel, endpoint: Endpoint, deadline: Duration) -> Self {
-        Self { channel, endpoint, deadline }
+    pub(crate) fn new(way: Way, endpoint: Endpoint, deadline: Duration) -> Self {
+        Self { way, endpoint, deadline }
     }
 }
 
@@ -42,7 +52,7 @@ impl Service<Request<Body>> for Calls {
     }
 
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
-        let Self { mut channel, endpoint, deadline } = self.clone();
+        let Self { way, endpoint, deadline } = self.clone();
         request.headers_mut().insert("grpc-timeout", grpc_timeout(deadline));
         Box::pin(async move {
             let mut ends = Box::pin(tokio::time::sleep(deadline));
@@ -53,7 +63,12 @@ impl Service<Request<Body>> for Calls {
                 ))
             };
             let answer = async {
-                channel.ready().await.map_err(&unreachable)?.call(request).await.map_err(&unreachable)
+                match way {
+                    Way::Socket(mut channel) => {
+                        channel.ready().await.map_err(&unreachable)?.call(request).await.map_err(&unreachable)
+                    }
+                    Way::Here(service) => service.call(request).await,
+                }
             };
             tokio::select! {
                 // Ours first: the channel keeps the same deadline, and calls it by another name.

@@ -4,7 +4,8 @@
 //! this call", and the crash tests kill a driver at exactly those places; so a method does one thing, and
 //! what takes several steps (a durable write, a safe format) is composed of them above this trait.
 //!
-//! All methods block: call them from a thread that may. [`crate::Linux`] is the real thing.
+//! All methods block: call them from a thread that may, unless [`Mounts::waits`] says no. [`crate::Linux`] is the real
+//! thing.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,11 @@ impl<T: Mounts + Devices + Filesystems + Files + 'static> Kernel for T {}
 
 /// Mounts and the paths they are made on.
 pub trait Mounts: Send + Sync {
+    /// Whether calls of this kernel may wait for a machine. One that is all in memory says no: then they are made where
+    /// they are asked for, so that what runs on one thread runs the same way twice.
+    fn waits(&self) -> bool {
+        true
+    }
     /// Reads `/proc/self/mountinfo`, whole and consistent.
     fn mount_table(&self) -> Result<MountTable>;
     /// Mounts a device or a pseudo file system.

@@ -1,5 +1,5 @@
 //! The vocabulary and rules of Kubernetes storage: slim views of the objects we watch, and pure functions over
-//! them. No I/O, no runtime, no clock but the one handed in.
+//! them. No I/O, no runtime, no clock but the one handed in. The one there is to hand in is in [`chance`].
 //!
 //! Views: one module a kind, from [`claim`] to [`lease`]; only the fields that a rule reads are decoded.
 //! Rules: one module a subject. Words that upstream put into objects are in [`names`].
@@ -8,6 +8,7 @@ pub mod access;
 pub mod attachment;
 pub mod attributes_class;
 pub mod capacity;
+pub mod chance;
 pub mod claim;
 pub mod class;
 pub mod config_map;

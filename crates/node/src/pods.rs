@@ -107,6 +107,7 @@ pub async fn run(agent: Agent) {
     // What goes on beside pods knows of us, and we of it: it ends with this function, however that ends.
     let _end = Ends(pods.memories.clone());
     tokio::select! {
+        biased;
         () = pods.store.synced() => {}
         () = gate.stopped() => return,
     }
@@ -178,6 +179,7 @@ impl Pods {
                     // Without knowing them no container may be started: it could run already.
                     tracing::error!(%error, "containers of the agent before this one cannot be found");
                     tokio::select! {
+                        biased;
                         () = tokio::time::sleep(UNWRITTEN) => {}
                         () = self.agent.gate.stopped() => return BTreeSet::new(),
                     }

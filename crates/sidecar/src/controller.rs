@@ -211,6 +211,20 @@ impl Default for Election {
     }
 }
 
+/// Runs the roles of a driver in this process until the stop, on a way to the API that is there already. Such a driver does
+/// not become another one.
+pub async fn run_here(cluster: Cluster, config: Config, driver: Client, stop: CancellationToken) {
+    let controller = Controller::on(cluster, config, None, Metrics::new());
+    let for_driver = async {
+        tokio::select! {
+            biased;
+            driver = controller.discover(&driver) => controller.run_roles(driver, stop.clone()).await,
+            () = stop.cancelled() => {}
+        }
+    };
+    tokio::join!(for_driver, controller.run_for_all(&stop));
+}
+
 /// The controller; clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Controller {
@@ -299,6 +313,7 @@ impl Controller {
         while !stop.is_cancelled() {
             let identity = SocketIdentity::of(socket.path()).ok();
             let driver = tokio::select! {
+                biased;
                 driver = self.discover(&client) => driver,
                 () = stop.cancelled() => return,
             };
@@ -308,6 +323,7 @@ impl Controller {
             let roles = self.run_roles(driver.clone(), round.clone());
             let ended = async {
                 tokio::select! {
+                    biased;
                     () = changed => tracing::info!("the driver can do other things than before: starting its roles anew"),
                     () = stop.cancelled() => {}
                 }

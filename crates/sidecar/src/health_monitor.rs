@@ -82,6 +82,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let gate = context.gate.clone();
     let monitor = Arc::new(Monitor::new(context, settings, asks));
     tokio::select! {
+        biased;
         () = gate.stopped() => {}
         () = monitor.terms() => {}
     }
@@ -118,6 +119,7 @@ impl Monitor {
         loop {
             self.context.gate.opened().await;
             tokio::select! {
+                biased;
                 () = self.context.gate.lost() => {}
                 () = self.passes() => {}
                 () = self.watch_nodes() => {}

@@ -121,6 +121,7 @@ async fn term(context: &Context, own: &Arc<Own>, world: &World, capacity: &Capac
         std::future::pending().await
     };
     tokio::select! {
+        biased;
         () = working => {}
         () = lost => {}
     }
@@ -252,7 +253,7 @@ fn is_bound(volume: &PersistentVolume) -> bool {
 fn identity(context: &Context) -> String {
     let mut random = [0; 2];
     // Without randomness the time has to do.
-    let _ = getrandom::fill(&mut random);
+    let _ = wharf_model::chance::fill(&mut random);
     let random = u16::from_le_bytes(random) % 10_000;
     let mut identity = format!("{}-{random}-{}", now().0, context.driver.name());
     if let Some(node) = &context.node {

@@ -80,6 +80,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     };
     let worked = work(&queue, &gate, resizer.settings.pace.workers, one);
     tokio::select! {
+        biased;
         () = worked => {}
         () = resizer.feed() => {}
     }

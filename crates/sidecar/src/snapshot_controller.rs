@@ -87,11 +87,13 @@ pub(crate) async fn run(ground: Ground, settings: Settings) {
     };
     let worked = async {
         tokio::select! {
+            biased;
             () = controller.served() => work(&queue, &gate, controller.settings.pace.workers, one).await,
             () = gate.stopped() => {}
         }
     };
     tokio::select! {
+        biased;
         () = worked => {}
         () = controller.feed() => {}
     }

@@ -104,6 +104,7 @@ pub(crate) async fn run(context: Context, settings: Settings) {
     let options = WatchOptions { label_selector, ..WatchOptions::default() };
     let contents = context.cluster.store::<VolumeSnapshotContent>(options);
     tokio::select! {
+        biased;
         () = served(&contents) => {}
         () = gate.stopped() => return,
     }

@@ -8,7 +8,8 @@ const LONGEST: usize = 63;
 fn bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     // Without randomness two objects could be taken for one another: there is no way on.
-    getrandom::fill(&mut bytes).unwrap_or_else(|error| panic!("the kernel gives no random bytes: {error}"));
+    wharf_model::chance::fill(&mut bytes)
+        .unwrap_or_else(|error| panic!("the kernel gives no random bytes: {error}"));
     bytes
 }
 

@@ -169,7 +169,8 @@ impl Lines {
             Shape::Table(include) => {
                 let object = encode::decode(self.kind, stored)?;
                 let columns = std::mem::take(&mut self.columns);
-                let table = table::table_of_one(self.kind, &object, include, columns, super::now());
+                let table =
+                    table::table_of_one(self.kind, &object, include, columns, wharf_model::chance::now());
                 out.extend_from_slice(table.to_string().as_bytes());
             }
             Shape::Partial => {
@@ -198,7 +199,7 @@ impl Lines {
                 json!({"resourceVersion": revision.to_string()}),
                 include,
                 false,
-                super::now(),
+                wharf_model::chance::now(),
             ),
         };
         out.extend_from_slice(json!({"type": "BOOKMARK", "object": object}).to_string().as_bytes());

@@ -33,7 +33,7 @@ type Undo<'a> = (&'a str, u64, &'a [u8], bool, &'a [u8]);
 const SCHEMA: u64 = 1;
 const NEVER: i64 = i64::MAX;
 /// A revision for the empty store, for clients take 0 for "any".
-const FIRST: Revision = 1;
+pub(super) const FIRST: Revision = 1;
 
 const FILE: &str = "store.redb";
 

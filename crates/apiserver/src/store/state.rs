@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::disk::FIRST;
 use super::{Entry, Event, Key, ListError, Options, Page, Revision};
 
 /// An object.
@@ -71,6 +72,11 @@ pub(super) struct State {
 }
 
 impl State {
+    /// With nothing in it.
+    pub(super) fn empty() -> Self {
+        Self { revision: FIRST, compacted: FIRST, ..Self::default() }
+    }
+
     /// From what was on disk; says what does not fit together.
     pub(super) fn rebuild(
         revision: Revision,

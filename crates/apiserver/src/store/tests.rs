@@ -50,6 +50,11 @@ fn keys(page: &Page) -> Vec<&str> {
 #[tokio::test]
 async fn a_write_has_its_revision_in_it_and_is_seen_by_all() {
     let (store, _dir) = open(QUICK);
+    is_seen_by_all(store).await;
+    is_seen_by_all(Store::in_memory(QUICK)).await;
+}
+
+async fn is_seen_by_all(store: Store) {
     let mut watch = store.watch("/pods/", store.revision()).unwrap();
     assert_eq!((store.revision(), store.get("/pods/a/x")), (1, None));
 
@@ -70,6 +75,8 @@ async fn a_write_has_its_revision_in_it_and_is_seen_by_all() {
         let Entry { key, revision, value } = entry;
         assert_eq!(*event(&mut watch).await, Event { revision, key, value, deleted, previous });
     }
+    drop(store);
+    assert_eq!(watch.next().await, Err(WatchEnd::Closed));
 }
 
 #[tokio::test]

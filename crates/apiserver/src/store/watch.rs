@@ -6,8 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::sync::watch::Receiver;
-
 use super::{Event, Revision, Shared};
 
 /// How many events a watcher takes out at a time.
@@ -22,7 +20,6 @@ pub struct Watch {
     /// And up to here the watcher knows.
     told: Revision,
     taken: VecDeque<Arc<Event>>,
-    published: Receiver<Revision>,
 }
 
 /// What a watcher is told.
@@ -48,19 +45,19 @@ pub enum WatchEnd {
 impl Watch {
     pub(super) fn new(shared: Arc<Shared>, prefix: &str, from: Revision) -> Self {
         shared.watchers.fetch_add(1, Ordering::Relaxed);
-        let published = shared.published.clone();
-        Self { shared, prefix: prefix.into(), seen: from, told: from, taken: VecDeque::new(), published }
+        Self { shared, prefix: prefix.into(), seen: from, told: from, taken: VecDeque::new() }
     }
 
     /// The next of it. May be dropped and called again: nothing is lost.
     pub async fn next(&mut self) -> Result<Seen, WatchEnd> {
+        let shared = self.shared.clone();
         loop {
             if let Some(event) = self.taken.pop_front() {
                 self.told = event.revision;
                 return Ok(Seen::Event(event));
             }
             // Before the look, so that what is published after it wakes us.
-            self.published.borrow_and_update();
+            let published = shared.published.wake.notified();
             self.look()?;
             if !self.taken.is_empty() {
                 continue;
@@ -69,9 +66,10 @@ impl Watch {
                 self.told = self.seen;
                 return Ok(Seen::UpTo(self.seen));
             }
-            if self.published.changed().await.is_err() {
+            if shared.published.closed.load(Ordering::Acquire) {
                 return Err(WatchEnd::Closed);
             }
+            published.await;
         }
     }
 

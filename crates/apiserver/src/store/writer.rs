@@ -4,17 +4,16 @@
 //! stays as it was, and the file is opened anew; unless it then says what memory says, the thread ends, and with
 //! it the store: better none than one that disagrees with its disk.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-use tokio::sync::{OwnedSemaphorePermit, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::disk::Disk;
 use super::plan::Plan;
 use super::state::{State, Write};
-use super::{Change, Entry, Failure, Key, Options, Revision, Shared, WriteError};
+use super::{Change, Entry, Failure, Key, Options, Publish, WriteError};
 
 /// At most so many writes in one commit, so that the first does not wait for ever for the last.
 const BATCH: usize = 512;
@@ -37,8 +36,7 @@ pub(super) struct Request {
 /// The writer.
 pub(super) struct Writer {
     disk: Disk,
-    shared: Arc<Shared>,
-    publish: watch::Sender<Revision>,
+    publish: Publish,
     waiting: Receiver<Request>,
     options: Options,
     /// After a commit that failed nothing expires for a while: nobody waits for it, and a full disk stays full.
@@ -46,21 +44,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(
-        disk: Disk,
-        shared: Arc<Shared>,
-        publish: watch::Sender<Revision>,
-        waiting: Receiver<Request>,
-        options: Options,
-    ) -> Self {
-        Self { disk, shared, publish, waiting, options, expire_from: i64::MIN }
+    pub(super) fn new(disk: Disk, publish: Publish, waiting: Receiver<Request>, options: Options) -> Self {
+        Self { disk, publish, waiting, options, expire_from: i64::MIN }
     }
 
     /// Until all handles of the store are gone, or the disk cannot be trusted.
     pub(super) fn run(mut self) {
         let mut alive = true;
         while alive {
-            let deadline = self.shared.read().next_deadline().map(|when| when.max(self.expire_from));
+            let deadline = self.publish.0.read().next_deadline().map(|when| when.max(self.expire_from));
             let sleep = sleep(deadline, now());
             let mut batch = match self.waiting.recv_timeout(sleep) {
                 Ok(first) => vec![first],
@@ -75,7 +67,7 @@ impl Writer {
     /// Does a batch; whether there can be another.
     fn batch(&mut self, batch: Vec<Request>, now: i64) -> bool {
         let (answers, writes, compacted) = {
-            let state = self.shared.read();
+            let state = self.publish.0.read();
             let (answers, writes) = plan(&state, &batch, (now >= self.expire_from).then_some(now));
             let compacted = state.surplus(&writes, self.options);
             (answers, writes, compacted)
@@ -86,9 +78,9 @@ impl Writer {
             Ok(()) => {
                 if !writes.is_empty() {
                     let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    self.shared.commit_micros.store(micros, Ordering::Relaxed);
-                    self.shared.write().apply(writes, compacted);
-                    self.publish.send_replace(self.shared.read().revision());
+                    self.publish.0.commit_micros.store(micros, Ordering::Relaxed);
+                    self.publish.0.write().apply(writes, compacted);
+                    self.publish.published();
                 }
                 for (request, answer) in batch.into_iter().zip(answers) {
                     let _ = request.answer.send(answer); // Who hung up does not want to know.
@@ -111,7 +103,7 @@ impl Writer {
 
     /// After a commit that failed: whether the file still says what memory says.
     fn recover(&mut self) -> bool {
-        let known = self.shared.read().revision();
+        let known = self.publish.0.read().revision();
         match self.disk.reopen() {
             Ok(found) if found == known => true,
             Ok(found) => {
@@ -146,6 +138,5 @@ fn sleep(deadline: Option<i64>, now: i64) -> Duration {
 
 /// Wall time in milliseconds.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    wharf_model::chance::now().0
 }

@@ -33,12 +33,15 @@ struct Seen {
     /// How many of them the API knows.
     written: u64,
     seen_at: Instant,
+    /// Which it was of all that were taken, the last time: those of one moment are written in this order.
+    turn: u64,
     written_at: Option<Instant>,
 }
 
 #[derive(Default)]
 pub(crate) struct Aggregate {
     seen: HashMap<Event, Seen>,
+    turns: u64,
 }
 
 impl Aggregate {
@@ -55,18 +58,21 @@ impl Aggregate {
             count: 0,
             written: 0,
             seen_at: now,
+            turn: 0,
             written_at: None,
         };
         let seen = self.seen.entry(event).or_insert_with(new);
         seen.count += 1;
         seen.last = time;
         seen.seen_at = now;
+        seen.turn = self.turns;
+        self.turns += 1;
     }
 
     /// What is to be written now, oldest first.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Write> {
         self.seen.retain(|_, seen| !seen.is_past(now));
-        let mut due: Vec<(Instant, Write)> = Vec::new();
+        let mut due: Vec<(u64, Write)> = Vec::new();
         for (event, seen) in &mut self.seen {
             let waits = seen.written_at.is_some_and(|at| now.saturating_duration_since(at) < REPEAT);
             if seen.count == seen.written || waits {
@@ -79,9 +85,9 @@ impl Aggregate {
                 None => Write::Create { event, first, count },
                 Some(name) => Write::Repeat { event, name: name.clone(), first, last, count },
             };
-            due.push((seen.seen_at, write));
+            due.push((seen.turn, write));
         }
-        due.sort_by_key(|(at, _)| *at);
+        due.sort_by_key(|(turn, _)| *turn);
         due.into_iter().map(|(_, write)| write).collect()
     }
 

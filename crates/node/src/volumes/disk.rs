@@ -71,13 +71,16 @@ impl Disk {
         Self { kernel, root }
     }
 
-    /// Does some steps on a thread that may wait. They run to their end even if nobody waits for them any more.
+    /// Does some steps on a thread that may wait, if the kernel is one to wait for. They run to their end even if nobody waits for them any more.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         steps: impl FnOnce(&Here<'_>) -> Result<T, DiskError> + Send + 'static,
     ) -> Result<T, DiskError> {
         let Self { kernel, root } = self.clone();
         let work = move || steps(&Here { kernel: &*kernel, root: &root });
+        if !self.kernel.waits() {
+            return work();
+        }
         tokio::task::spawn_blocking(work).await.unwrap_or(Err(DiskError::BrokenOff))
     }
 }

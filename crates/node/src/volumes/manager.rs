@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
@@ -51,8 +51,8 @@ pub(super) struct Manager {
     pub(super) statistics: Statistics,
     pub(super) node: Store<Node>,
     world: Mutex<World>,
-    /// Counts changes of the world, for those who wait.
-    changes: watch::Sender<u64>,
+    /// Wakes who waits for another world, in the order in which they came.
+    changes: Notify,
     queue: Queue<Subject>,
     drivers: Store<CSIDriver>,
     claims: Store<PersistentVolumeClaim>,
@@ -113,7 +113,7 @@ impl Manager {
             statistics: Statistics::default(),
             node: machine::store(cluster, &parts.node),
             world: Mutex::default(),
-            changes: watch::Sender::new(0),
+            changes: Notify::new(),
             queue: Queue::new("volumes", backoff, cluster.metrics()),
             drivers: cluster.store(WatchOptions::default()),
             claims: cluster.store(WatchOptions::default()),
@@ -141,7 +141,7 @@ impl Manager {
     }
 
     fn stir(&self) {
-        self.changes.send_modify(|changes| *changes += 1);
+        self.changes.notify_waiters();
     }
 
     /// Wants something looked at now.
@@ -207,10 +207,10 @@ impl Manager {
     }
 
     pub(super) async fn mounted(&self, uid: &str) -> Result<Mounted, NotYet> {
-        let mut changes = self.changes.subscribe();
         let patience = Instant::now() + PATIENCE;
         loop {
-            changes.mark_unchanged();
+            // Before the look, so that what changes after it wakes us.
+            let changed = self.changes.notified();
             {
                 let mut world = self.world();
                 if let Some(mounted) = world.mounted(&self.parts.root, uid) {
@@ -224,19 +224,17 @@ impl Manager {
                     return Err(NotYet { message: not_yet(&world.troubles(uid)) });
                 }
             }
-            // The sender is ours, so only the time can run out.
-            let _ = timeout_at(patience, changes.changed()).await;
+            let _ = timeout_at(patience, changed).await;
         }
     }
 
     pub(super) async fn released(&self, uid: &str) {
-        let mut changes = self.changes.subscribe();
         loop {
-            changes.mark_unchanged();
+            let changed = self.changes.notified();
             if !self.world().holds(uid) {
                 return;
             }
-            let _ = changes.changed().await;
+            changed.await;
         }
     }
 
@@ -269,6 +267,7 @@ impl Manager {
 
     pub(super) async fn run(self: &Arc<Self>, gate: Gate) {
         tokio::select! {
+            biased;
             () = self.start() => {}
             () = gate.stopped() => return,
         }
@@ -286,6 +285,7 @@ impl Manager {
             tokio::join!(self.feed(), self.feed_plugins(), kept.0, kept.1, kept.2);
         };
         tokio::select! {
+            biased;
             () = work(&self.queue, &gate, self.settings.workers, one) => {}
             () = feeds => {}
         }

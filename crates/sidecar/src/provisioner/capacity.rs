@@ -84,6 +84,7 @@ pub(crate) async fn run(context: Context, pace: Pace, settings: CapacitySettings
         std::future::pending::<()>().await;
     };
     tokio::select! {
+        biased;
         () = until_stop => {}
         () = context.gate.stopped() => {}
     }

@@ -97,6 +97,7 @@ impl Journal {
         };
         let journal = Self::start(place, context.gate.clone(), context.metrics.family(Counts::register));
         tokio::select! {
+            biased;
             () = journal.ready() => {}
             () = context.gate.stopped() => {}
         }
@@ -244,6 +245,7 @@ impl Shared {
                 }
             };
             tokio::select! {
+                biased;
                 Some(Ok(ended)) = running.join_next() => self.ended(ended),
                 () = self.wake.notified() => {}
                 () = due => {}
@@ -334,7 +336,7 @@ async fn work(place: Place, job: Job) -> Ended {
 /// A number for a name. Without randomness the clock has to do: a name that is taken is refused by the server.
 fn random() -> u64 {
     let mut bytes = [0; 8];
-    match getrandom::fill(&mut bytes) {
+    match wharf_model::chance::fill(&mut bytes) {
         Ok(()) => u64::from_le_bytes(bytes),
         Err(_) => wharf_cluster::now().0 as u64,
     }

@@ -117,6 +117,7 @@ pub(crate) async fn run(
         );
     };
     tokio::select! {
+        biased;
         ((), (), ()) = async { tokio::join!(of_clones, clones, snapshots) } => {}
         () = context.gate.stopped() => {}
     }

@@ -122,6 +122,7 @@ impl GoalChanges {
             let Some((csi_nodes, nodes)) = &mut self.nodes else { return std::future::pending().await };
             loop {
                 tokio::select! {
+                    biased;
                     _ = csi_nodes.next() => return,
                     notice = nodes.next() => if notice.is_none_or(|notice| moves(&notice)) {
                         return;
@@ -130,6 +131,7 @@ impl GoalChanges {
             }
         };
         tokio::select! {
+            biased;
             _ = self.classes.next() => {}
             _ = self.capacities.next() => {}
             () = node => {}
