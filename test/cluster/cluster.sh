@@ -7,6 +7,7 @@
 #   cluster.sh down               end it
 #   cluster.sh run                start one, print its kubeconfig's path, end it when stdin ends
 #   cluster.sh join NODE          one more node
+#   cluster.sh node_credentials NODE  make RUN/kubeconfig-NODE, with a node's rights
 #   cluster.sh credentials        make keys and a kubeconfig in RUN, for whoever starts these two by hand:
 #   cluster.sh etcd               etcd alone, in this process
 #   cluster.sh kube_apiserver     and its server
@@ -241,14 +242,14 @@ join() { within "$HERE/inside.sh" join "$1"; }
 
 signal() { within kill -s "$2" "$(cat "$RUN/pid/$1")"; }
 
-# one PART: of inside.sh, where one is, without any of what keeps a cluster apart.
+# one PART...: of inside.sh, where one is, without any of what keeps a cluster apart.
 one() {
   mkdir -p "$RUN/pki"
-  exec "$HERE/inside.sh" "$1"
+  exec "$HERE/inside.sh" "$@"
 }
 
 case ${1:-} in
-  credentials | etcd | kube_apiserver) one "$1" ;;
+  credentials | etcd | kube_apiserver | node_credentials) one "$@" ;;
   build | kubectl | up | down | run | hold | join | signal) "$@" ;;
-  *) die "build, kubectl, up, down, run, join NODE, or signal NAME SIGNAL" ;;
+  *) die "build, kubectl, up, down, run, join NODE, node_credentials NODE, or signal NAME SIGNAL" ;;
 esac

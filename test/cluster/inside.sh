@@ -61,6 +61,19 @@ current-context: test
 END
 }
 
+# node_credentials NODE: what a kubelet of that name has, and no more.
+node_credentials() {
+  certificate "node-$1" "/O=system:nodes/CN=system:node:$1"
+  cat >"$RUN/kubeconfig-$1" <<END
+apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "$SERVER", certificate-authority: $PKI/ca.crt}}]
+users: [{name: node, user: {client-certificate: $PKI/node-$1.crt, client-key: $PKI/node-$1.key}}]
+contexts: [{name: test, context: {cluster: test, user: node}}]
+current-context: test
+END
+}
+
 # start NAME COMMAND...: again whenever it ends, so that tests can kill it.
 start() {
   local name=$1
@@ -107,6 +120,7 @@ kube_apiserver() {
     --bind-address 127.0.0.1 --advertise-address 127.0.0.1 --secure-port $((PORTS + 2)) \
     --tls-cert-file "$PKI/apiserver.crt" --tls-private-key-file "$PKI/apiserver.key" \
     --client-ca-file "$PKI/ca.crt" --authorization-mode Node,RBAC --allow-privileged=true \
+    --enable-admission-plugins NodeRestriction \
     --kubelet-client-certificate "$PKI/admin.crt" --kubelet-client-key "$PKI/admin.key" \
     --kubelet-preferred-address-types InternalIP --service-cluster-ip-range 10.96.0.0/16 \
     --runtime-config storage.k8s.io/v1beta1/volumeattributesclasses=true \

@@ -12,6 +12,7 @@ mod authenticate;
 mod authorize;
 mod certificate;
 mod impersonate;
+mod named;
 mod node;
 mod node_restriction;
 mod pki;
@@ -21,11 +22,13 @@ mod token;
 mod token_request;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
 pub use authenticate::{Access, Authenticated};
 pub use authorize::{Attributes, authorize};
+pub use named::Named;
 pub use node_restriction::restrict_node;
 pub use pki::{Identity, Pki, PkiError, write_private};
 pub use reviews::{
@@ -131,8 +134,8 @@ const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 pub trait Objects: Send + Sync {
     /// One object; an empty namespace for kinds without.
     fn get(&self, group: &str, plural: &str, namespace: &str, name: &str) -> Option<Value>;
-    /// The pods that are bound to the node.
-    fn pods_on(&self, node: &str) -> Vec<Value>;
+    /// What the pods that are bound to the node name.
+    fn named_on(&self, node: &str) -> Vec<Arc<Named>>;
 }
 
 /// Text at a place in an object; empty if there is none.
@@ -165,9 +168,10 @@ pub(crate) mod testing {
             self.0.get(&format!("{group}/{plural}/{namespace}/{name}")).cloned()
         }
 
-        fn pods_on(&self, node: &str) -> Vec<Value> {
-            let pods = self.0.iter().filter(|(key, _)| key.starts_with("/pods/"));
-            pods.map(|(_, pod)| pod.clone()).filter(|pod| text(pod, "/spec/nodeName") == node).collect()
+        fn named_on(&self, node: &str) -> Vec<Arc<Named>> {
+            let pods = self.0.iter().filter(|(key, _)| key.starts_with("/pods/")).map(|(_, pod)| pod);
+            let on = pods.filter(|pod| text(pod, "/spec/nodeName") == node);
+            on.map(|pod| Arc::new(Named::of(pod))).collect()
         }
     }
 }

@@ -99,18 +99,20 @@ impl Settings {
     }
 }
 
-/// Keeps the Node. Runs until the gate's stop, and leaves the Node as it is: whoever waits for the lease finds out.
-pub async fn run(cluster: Cluster, gate: Gate, health: Health, settings: Settings) {
+/// Keeps the Node. Runs until the gate's stop, and leaves the Node as it is: whoever waits for the lease finds out. A node
+/// may not change its own taints: that is done under the wider name, where there is one.
+pub async fn run(cluster: Cluster, wide: Option<Cluster>, gate: Gate, health: Health, settings: Settings) {
+    let wide = wide.unwrap_or_else(|| cluster.clone());
     let nodes = store(&cluster, &settings.node);
     tokio::select! {
         biased;
         () = gate.stopped() => {}
-        () = keep(&cluster, &nodes, &health, &settings) => {}
+        () = keep(&cluster, &wide, &nodes, &health, &settings) => {}
         () = lease::run(&cluster, &nodes, &settings.node, settings.renew_every) => {}
     }
 }
 
-async fn keep(cluster: &Cluster, nodes: &Store<Node>, health: &Health, settings: &Settings) {
+async fn keep(cluster: &Cluster, wide: &Cluster, nodes: &Store<Node>, health: &Health, settings: &Settings) {
     let facts = Facts::read(settings);
     let key = Key::cluster(&*settings.node);
     let &Settings { register_again, taints, report_every, pods, .. } = settings;
@@ -152,7 +154,11 @@ async fn keep(cluster: &Cluster, nodes: &Store<Node>, health: &Health, settings:
                     known = true;
                 })
             }
-            (Step::Taint(patch), _) => cluster.patch(&Node::API, &key, None, patch).await.map(drop),
+            (Step::Taint(patch), _) => match wide.patch(&Node::API, &key, None, patch).await {
+                // A look enters the store, which is not the one that the answer has entered.
+                Ok(_) => cluster.get::<Node>(&key).await.map(drop),
+                Err(error) => Err(error),
+            },
             (Step::Report, None) => Ok(()),
             (Step::Wait(until), _) => {
                 let due = async {

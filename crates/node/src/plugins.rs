@@ -242,7 +242,15 @@ impl Settings {
     }
 }
 
-/// The plugin manager. Runs until the gate's stop, and leaves what is registered as it is.
-pub async fn run(plugins: Plugins, cluster: Cluster, gate: Gate, health: Health, settings: Settings) {
-    manager::run(plugins, cluster, gate, health, settings).await;
+/// The plugin manager. Runs until the gate's stop, and leaves what is registered as it is. A node may not watch its own
+/// CSINode: that is done under the wider name, where there is one.
+pub async fn run(
+    plugins: Plugins,
+    cluster: Cluster,
+    wide: Option<Cluster>,
+    gate: Gate,
+    health: Health,
+    settings: Settings,
+) {
+    manager::run(plugins, cluster, wide, gate, health, settings).await;
 }

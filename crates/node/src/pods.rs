@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
-use wharf_cluster::{Backoff, Change, Cluster, Events, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Cluster, Events, Listed, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
@@ -78,8 +78,10 @@ impl Default for Settings {
 /// What runs the pods of a node.
 #[derive(Clone)]
 pub struct Agent {
-    /// The API.
+    /// The API, with a node's rights.
     pub cluster: Cluster,
+    /// The same under a wider name, where there is one: it tells at once of secrets and config maps that change.
+    pub wide: Option<Cluster>,
     /// This node's name.
     pub node: String,
     /// Its address, which its pods share; empty if it has none.
@@ -252,7 +254,8 @@ impl Pods {
         let this = Arc::clone(self);
         let wishes = move |change: &Change<Pod>| this.pod_changed(change);
         into.spawn(feed(self.store.clone(), self.queue.clone(), wishes));
-        let cluster = &self.agent.cluster;
+        // Without it, the volume manager looks from time to time.
+        let Some(cluster) = &self.agent.wide else { return };
         let this = Arc::clone(self);
         let wishes = move |change: &Change<_>| this.object_changed(Reference::Secret, &change.key);
         into.spawn(feed(
@@ -352,18 +355,27 @@ impl Pods {
         Some(view)
     }
 
-    /// A pod that may be gone: the server knows.
+    /// A pod that may be gone: the server knows. A node is refused one that is not bound to it, which one that is gone is
+    /// not either; so it is looked for by its name among the node's own. That is no list of which it might be missing.
     async fn confirm(&self, uid: &str) -> Result<(), Outcome> {
         let key =
             self.memories.with(uid, |memory| (memory.there == There::Perhaps).then(|| memory.pod.key()));
         let Some(key) = key.flatten() else { return Ok(()) };
-        match self.agent.cluster.get::<Pod>(&key).await {
-            Ok(Some(pod)) if pod.metadata.uid == uid => {
-                self.memories.see(Arc::new(pod), now());
-                Ok(())
-            }
-            Ok(_) => {
-                self.memories.with(uid, |memory| memory.there = There::No);
+        let only = WatchOptions {
+            namespace: key.namespace.clone(),
+            field_selector: Some(format!("metadata.name={},spec.nodeName={}", key.name, self.agent.node)),
+            ..WatchOptions::default()
+        };
+        match self.agent.cluster.list::<Pod>(&only).await {
+            Ok(Listed { items, unreadable }) => {
+                match items.into_iter().find(|pod| pod.metadata.uid == uid) {
+                    Some(pod) => self.memories.see(Arc::new(pod), now()),
+                    None if unreadable.is_empty() => {
+                        self.memories.with(uid, |memory| memory.there = There::No);
+                        self.agent.volumes.keep(uid);
+                    }
+                    None => return Err(Outcome::Retry),
+                }
                 Ok(())
             }
             Err(error) => {

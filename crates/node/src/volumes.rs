@@ -88,8 +88,11 @@ impl Default for Settings {
 /// What the volume manager works with.
 #[derive(Clone)]
 pub struct Parts {
-    /// The API.
+    /// The API, with a node's rights: its pods, and by name what they use.
     pub cluster: Cluster,
+    /// The same under a wider name, where there is one. It tells at once of changes that a node may not watch, and are
+    /// otherwise seen at the next look.
+    pub wide: Option<Cluster>,
     /// Where events are told, by [`COMPONENT`].
     pub events: Events,
     /// Drivers on this node.
@@ -163,6 +166,11 @@ impl Volumes {
     /// waiting. A pod that was not told, or was released, is waited for too.
     pub async fn mounted(&self, pod_uid: &str) -> Result<Mounted, NotYet> {
         self.manager.mounted(pod_uid).await
+    }
+
+    /// The server has no such pod any more, and its containers have not ended yet: what it has stays as it is.
+    pub fn keep(&self, pod_uid: &str) {
+        self.manager.keep(pod_uid);
     }
 
     /// The pod's containers have ended and none will be started: its volumes may go.

@@ -5,12 +5,15 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
+use std::ops::Deref;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use crate::kubectl::{Kubectl, printed};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/cluster/cluster.sh");
 const RBAC: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test/rbac");
@@ -38,6 +41,16 @@ pub struct TestCluster {
     keeper: Child,
     run: PathBuf,
     nodes: &'static [&'static str],
+    kubectl: Kubectl,
+}
+
+impl Deref for TestCluster {
+    type Target = Kubectl;
+
+    /// What kubectl says of it.
+    fn deref(&self) -> &Kubectl {
+        &self.kubectl
+    }
 }
 
 impl TestCluster {
@@ -65,7 +78,8 @@ impl TestCluster {
         let stdout = keeper.stdout.take().expect("a piped stdout");
         BufReader::new(stdout).read_line(&mut line).expect("the output of cluster.sh");
         let run = Path::new(line.trim_end()).parent().map(Path::to_owned).unwrap_or_default();
-        let cluster = Self { keeper, run, nodes: options.nodes };
+        let kubectl = Kubectl::new(run.join("bin/kubectl"), run.join("kubeconfig"));
+        let cluster = Self { keeper, run, nodes: options.nodes, kubectl };
         assert!(!line.is_empty(), "cluster.sh told above why there is no cluster");
         cluster
     }
@@ -95,6 +109,12 @@ impl TestCluster {
         );
         fs::write(&file, text).expect("writing a kubeconfig");
         file
+    }
+
+    /// Credentials of a node of this name: what a kubelet has, and no more.
+    pub fn kubeconfig_of_node(&self, node: &str) -> PathBuf {
+        self.script(&["node_credentials", node]);
+        self.run.join(format!("kubeconfig-{node}"))
     }
 
     /// The names of the nodes it has started with.
@@ -129,49 +149,6 @@ impl TestCluster {
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Runs kubectl and returns what it prints.
-    pub fn kubectl(&self, args: &[&str]) -> String {
-        self.try_kubectl(args).unwrap_or_else(|error| panic!("{error}"))
-    }
-
-    /// Runs kubectl; the error is what it complains about.
-    pub fn try_kubectl(&self, args: &[&str]) -> Result<String, String> {
-        let output = self.kubectl_command(args).stdin(Stdio::null()).output().expect("kubectl");
-        printed(&format!("kubectl {}", args.join(" ")), &output)
-    }
-
-    /// Creates or changes the objects that a YAML text holds.
-    pub fn apply(&self, yaml: &str) {
-        self.try_apply(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
-    }
-
-    /// The same; the error is what kubectl complains about.
-    pub fn try_apply(&self, yaml: &str) -> Result<String, String> {
-        let mut child = self
-            .kubectl_command(&["apply", "--filename", "-"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("kubectl");
-        let mut stdin = child.stdin.take().expect("a piped stdin");
-        // One that ends early tells why.
-        let _ = stdin.write_all(yaml.as_bytes());
-        drop(stdin);
-        let output = child.wait_with_output().expect("kubectl");
-        printed("kubectl apply", &output)
-    }
-
-    /// Waits until an object (`pod/name`) is as `kubectl wait --for` says: `condition=Ready`, `delete`,
-    /// `create`, `jsonpath={.status.phase}=Bound`. Tells about the object if it does not come to that.
-    pub fn wait_for(&self, object: &str, state: &str, timeout: Duration) {
-        let (state, time) = (format!("--for={state}"), format!("--timeout={}s", timeout.as_secs()));
-        if let Err(error) = self.try_kubectl(&["wait", object, &state, &time]) {
-            let story = self.try_kubectl(&["describe", object]).unwrap_or_else(|error| error);
-            panic!("{error}\n{story}");
-        }
-    }
-
     /// Asks every 200 ms until there is an answer.
     pub fn eventually<T>(&self, what: &str, timeout: Duration, mut ask: impl FnMut(&Self) -> Option<T>) -> T {
         let until = Instant::now() + timeout;
@@ -182,20 +159,6 @@ impl TestCluster {
             assert!(Instant::now() < until, "not within {timeout:?}: {what}");
             sleep(Duration::from_millis(200));
         }
-    }
-
-    /// A field of an object, by kubectl's jsonpath without the braces (`.status.phase`); empty if it has none, or if
-    /// there is no such object.
-    pub fn field(&self, object: &str, path: &str) -> String {
-        let output = format!("jsonpath={{{path}}}");
-        self.try_kubectl(&["get", object, "--ignore-not-found", "--output", &output]).unwrap_or_default()
-    }
-
-    /// The names of all objects of a kind, in all namespaces.
-    pub fn names(&self, kind: &str) -> Vec<String> {
-        let path = "jsonpath={range .items[*]}{.metadata.name}{'\\n'}{end}";
-        let output = self.kubectl(&["get", kind, "--all-namespaces", "--output", path]);
-        output.lines().map(str::to_owned).collect()
     }
 
     /// The metrics of a node's kubelet.
@@ -211,12 +174,6 @@ impl TestCluster {
     /// Where everything of it is kept.
     pub fn directory(&self) -> &Path {
         &self.run
-    }
-
-    fn kubectl_command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(self.program("kubectl"));
-        command.arg("--kubeconfig").arg(self.kubeconfig()).args(args);
-        command
     }
 
     /// The ends of all logs, for a test that failed.
@@ -252,13 +209,4 @@ impl Drop for TestCluster {
             eprintln!("cluster.sh: {error}");
         }
     }
-}
-
-/// What a program prints, or why it failed.
-fn printed(what: &str, output: &Output) -> Result<String, String> {
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!("{what}: {}: {}", output.status, stderr.trim()))
 }

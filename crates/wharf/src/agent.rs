@@ -26,6 +26,9 @@ that register in ROOT/plugins_registry, mounts volumes with kubelet's paths and 
 
   wharf node --node-name worker-1 --kubeconfig worker-1.conf
 
+It needs no more than a node's own credentials (user system:node:NAME, group system:nodes) and lives on a node's rights
+whatever it is given: what pods use is read by name when it is needed, and looked at again once a minute.
+
 `kubectl logs` and `kubectl exec` need `wharf up`, where the API server is in the same process.";
 
 /// Run pods of this node, in place of kubelet
@@ -48,8 +51,10 @@ pub(crate) struct NodeArgs {
 
 /// What a node's agent is made of.
 pub(crate) struct Node {
-    /// The API, as this node sees it.
+    /// The API, with a node's rights.
     pub(crate) cluster: Cluster,
+    /// The API under a name that may watch what a node may not; what it tells is otherwise seen at the next look.
+    pub(crate) wide: Option<Cluster>,
     /// Its name.
     pub(crate) name: String,
     /// Where pods, volumes and drivers' sockets are.
@@ -65,7 +70,7 @@ pub(crate) struct Node {
 impl Node {
     /// Its parts, each until the stop.
     pub(crate) fn start(self, gate: &Gate, mut part: impl FnMut(&'static str, Part)) {
-        let Self { cluster, name, root, runtime, server, alone } = self;
+        let Self { cluster, wide, name, root, runtime, server, alone } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
         let settings = machine::Settings {
@@ -74,14 +79,16 @@ impl Node {
             ..machine::Settings::new(name.as_str(), root.path())
         };
         let address = settings.address.map(|address| address.to_string()).unwrap_or_default();
-        let node = machine::run(cluster.clone(), gate.clone(), health.clone(), settings);
+        let node = machine::run(cluster.clone(), wide.clone(), gate.clone(), health.clone(), settings);
         // First, so that the node is not ready before its drivers can be.
         let settings = plugins::Settings::new(name.as_str(), root.registry());
-        let running = plugins::run(plugins.clone(), cluster.clone(), gate.clone(), health, settings);
+        let (own, wider) = (cluster.clone(), wide.clone());
+        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, settings);
         part("the plugin manager", Box::pin(running));
         part("the node", Box::pin(node));
         let parts = volumes::Parts {
             cluster: cluster.clone(),
+            wide: wide.clone(),
             events: events.clone(),
             plugins,
             kernel: Arc::new(Linux::new()),
@@ -92,6 +99,7 @@ impl Node {
         part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,
+            wide,
             node: name,
             address,
             server,
@@ -124,6 +132,7 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     let runtime = containers(root_dir.join("containers"), log_dir, vec![root_dir.clone()])?;
     let node = Node {
         cluster,
+        wide: None,
         name: name.to_ascii_lowercase(),
         root: root_dir,
         runtime,

@@ -9,6 +9,7 @@ mod drivers;
 mod objects;
 mod parts;
 mod place;
+mod served;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

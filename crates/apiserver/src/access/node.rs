@@ -10,7 +10,8 @@
 
 use serde_json::Value;
 
-use super::{Attributes, Objects, items, text};
+use super::named::Named;
+use super::{Attributes, Objects, text};
 
 pub(super) const LEASES: &str = "kube-node-lease";
 
@@ -82,11 +83,8 @@ fn claim(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<()
 fn token(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> Result<(), String> {
     match (asked.verb, asked.subresource) {
         ("create", "token") if !asked.name.is_empty() => {
-            let runs = |pod: &Value| {
-                text(pod, "/metadata/namespace") == asked.namespace
-                    && text(pod, "/spec/serviceAccountName") == asked.name
-            };
-            related(node, objects.pods_on(node).iter().any(runs))
+            let runs = |pod: &Named| &*pod.namespace == asked.namespace && &*pod.account == asked.name;
+            related(node, objects.named_on(node).iter().any(|pod| runs(pod)))
         }
         _ => no("can only create tokens for individual service accounts"),
     }
@@ -161,32 +159,18 @@ fn selects_node(fields: &str, node: &str) -> bool {
     })
 }
 
-/// Whether anything in the value names `wanted` under one of the keys: `{key: {name: wanted}}`.
-fn names(value: &Value, keys: &[&str], wanted: &str) -> bool {
-    match value {
-        Value::Object(map) => map.iter().any(|(key, inner)| {
-            let here = keys.contains(&key.as_str())
-                && (text(inner, "/name") == wanted || text(inner, "/secretName") == wanted);
-            here || names(inner, keys, wanted)
-        }),
-        Value::Array(list) => list.iter().any(|inner| names(inner, keys, wanted)),
-        _ => false,
-    }
-}
-
-/// Whoever may write a pod may have any secret of its namespace mounted; so any mention in its spec counts.
+/// A secret that pods name themselves, or that their volumes do.
 fn has_secret(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    const KEYS: &[&str] = &["secret", "secretRef", "secretKeyRef", "nodePublishSecretRef"];
-    objects.pods_on(node).iter().any(|pod| {
-        let near = text(pod, "/metadata/namespace") == asked.namespace && {
-            names(&pod["spec"], KEYS, asked.name)
-                || items(pod, "/spec/imagePullSecrets").any(|pull| text(pull, "/name") == asked.name)
-        };
-        near || claims(pod).any(|claim| {
-            let volume = volume_of(text(pod, "/metadata/namespace"), &claim, objects);
-            volume.is_some_and(|volume| volume_names_secret(&volume, asked.namespace, asked.name))
-        })
-    })
+    let pods = objects.named_on(node);
+    let near = |pod: &Named| &*pod.namespace == asked.namespace && Named::has(&pod.secrets, asked.name);
+    // Volumes have to be read: last.
+    pods.iter().any(|pod| near(pod))
+        || pods.iter().flat_map(|pod| pod.claims.iter().map(|claim| (&*pod.namespace, claim))).any(
+            |(namespace, claim)| {
+                let volume = volume_of(namespace, claim, objects);
+                volume.is_some_and(|volume| volume_names_secret(&volume, asked.namespace, asked.name))
+            },
+        )
 }
 
 /// The secrets of a driver's calls on the node; those of the controller's calls are none of the node's business.
@@ -198,29 +182,13 @@ fn volume_names_secret(volume: &Value, namespace: &str, name: &str) -> bool {
 }
 
 fn has_config_map(node: &str, asked: &Attributes<'_>, objects: &dyn Objects) -> bool {
-    const KEYS: &[&str] = &["configMap", "configMapRef", "configMapKeyRef"];
-    objects.pods_on(node).iter().any(|pod| {
-        text(pod, "/metadata/namespace") == asked.namespace && names(&pod["spec"], KEYS, asked.name)
-    })
-}
-
-/// Names of the claims that a pod uses, its own ephemeral ones too.
-fn claims(pod: &Value) -> impl Iterator<Item = String> + '_ {
-    items(pod, "/spec/volumes").filter_map(|volume| {
-        let named = text(volume, "/persistentVolumeClaim/claimName");
-        if !named.is_empty() {
-            return Some(named.to_owned());
-        }
-        volume.get("ephemeral")?;
-        Some(format!("{}-{}", text(pod, "/metadata/name"), text(volume, "/name")))
-    })
+    let has = |pod: &Named| &*pod.namespace == asked.namespace && Named::has(&pod.config_maps, asked.name);
+    objects.named_on(node).iter().any(|pod| has(pod))
 }
 
 fn uses_claim(node: &str, namespace: &str, name: &str, objects: &dyn Objects) -> bool {
-    !name.is_empty()
-        && objects.pods_on(node).iter().any(|pod| {
-            text(pod, "/metadata/namespace") == namespace && claims(pod).any(|claim| claim == name)
-        })
+    let has = |pod: &Named| &*pod.namespace == namespace && Named::has(&pod.claims, name);
+    !name.is_empty() && objects.named_on(node).iter().any(|pod| has(pod))
 }
 
 /// The volume of a claim, if volume and claim name each other.

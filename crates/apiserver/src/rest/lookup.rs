@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use std::sync::Arc;
 
+use super::encode;
 use super::placement::Placement;
-use super::{encode, meta};
-use crate::access;
+use crate::access::{self, Named};
 use crate::kinds::{self, Kind, Lookup};
 use crate::store::Store;
 
@@ -36,14 +36,8 @@ impl access::Objects for Objects {
         Lookup::get(self, kind, namespace, name)
     }
 
-    fn pods_on(&self, node: &str) -> Vec<Value> {
+    fn named_on(&self, node: &str) -> Vec<Arc<Named>> {
         let Some(kind) = kinds::find("", "v1", "pods") else { return Vec::new() };
-        let placed = self.placement.on(&self.store, &encode::prefix(kind, ""), node);
-        let entries = placed.iter().filter_map(|key| self.store.get(key));
-        let mut pods: Vec<Value> =
-            entries.filter_map(|entry| encode::decode(kind, &entry.value).ok()).collect();
-        // It may have gone, and come back elsewhere, since we looked.
-        pods.retain(|pod| meta::text(pod, "/spec/nodeName") == node);
-        pods
+        self.placement.on(&self.store, &encode::prefix(kind, ""), node)
     }
 }

@@ -1,15 +1,18 @@
-//! Which pods are on which node: an index beside the store, brought up to date by the store's log when it is asked.
+//! Which pods are on which node, and what they name: an index beside the store, brought up to date by the store's log
+//! when it is asked.
 //!
-//! Each request of a node's agent asks. It tells of pods that are there and of some that have just gone, so who asks
-//! reads them; it never misses one that was bound before the question.
+//! Each request of a node's agent asks, so a pod is read once, when it is bound. Of one that was bound before the
+//! question it always tells, and of none that went before it.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
+use serde_json::Value;
 
+use crate::access::Named;
 use crate::store::{Key, Revision, Store};
 
 /// The index.
@@ -23,12 +26,12 @@ impl fmt::Debug for Placement {
 }
 
 impl Placement {
-    /// The keys of the pods on a node. `prefix` is what the keys of all pods begin with.
-    pub(crate) fn on(&self, store: &Store, prefix: &str, node: &str) -> Vec<Key> {
+    /// What the pods on a node name. `prefix` is what the keys of all pods begin with.
+    pub(crate) fn on(&self, store: &Store, prefix: &str, node: &str) -> Vec<Arc<Named>> {
         // It is whole after each change of it, also if that was the last thing that somebody did.
         let mut index = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         index.catch_up(store, prefix);
-        index.pods.get(node).into_iter().flatten().cloned().collect()
+        index.pods.get(node).into_iter().flat_map(BTreeMap::values).cloned().collect()
     }
 }
 
@@ -36,7 +39,7 @@ impl Placement {
 struct Index {
     /// All up to here is in it; none before the first question.
     revision: Option<Revision>,
-    pods: BTreeMap<Box<str>, BTreeSet<Key>>,
+    pods: BTreeMap<Box<str>, BTreeMap<Key, Arc<Named>>>,
     nodes: HashMap<Key, Box<str>>,
 }
 
@@ -46,8 +49,7 @@ impl Index {
             && let Ok((events, revision)) = store.since(prefix, from)
         {
             for event in events {
-                let node = if event.deleted { None } else { node_of(&event.value) };
-                self.place(&event.key, node.as_deref());
+                self.place(&event.key, if event.deleted { None } else { Some(&event.value) });
             }
             self.revision = Some(revision);
             return;
@@ -56,13 +58,15 @@ impl Index {
         if let Ok(page) = store.list(prefix, None, None, 0) {
             *self = Self { revision: Some(page.revision), ..Self::default() };
             for entry in page.entries {
-                self.place(&entry.key, node_of(&entry.value).as_deref());
+                self.place(&entry.key, Some(&entry.value));
             }
         }
     }
 
-    fn place(&mut self, key: &Key, node: Option<&str>) {
-        if self.nodes.get(key).map(|there| &**there) == node {
+    fn place(&mut self, key: &Key, stored: Option<&[u8]>) {
+        let node = stored.and_then(node_of);
+        // A pod does not move, and what it names stays.
+        if self.nodes.get(key).map(|there| &**there) == node.as_deref() {
             return;
         }
         if let Some(before) = self.nodes.remove(key)
@@ -73,9 +77,11 @@ impl Index {
                 self.pods.remove(&before);
             }
         }
-        if let Some(node) = node {
-            self.nodes.insert(key.clone(), node.into());
-            self.pods.entry(node.into()).or_default().insert(key.clone());
+        if let (Some(node), Some(stored)) = (node, stored) {
+            let pod: Value = serde_json::from_slice(stored).unwrap_or_default();
+            self.nodes.insert(key.clone(), node.as_ref().into());
+            let pods = self.pods.entry(node.as_ref().into()).or_default();
+            pods.insert(key.clone(), Arc::new(Named::of(&pod)));
         }
     }
 }
@@ -106,7 +112,8 @@ mod tests {
 
     fn body(node: &str) -> Body {
         const FRONT: &str = r#"{"metadata":{"resourceVersion":""#;
-        let json = format!("{FRONT}\"}},\"spec\":{{\"nodeName\":{node:?}}}}}");
+        let json =
+            format!("{FRONT}\"}},\"spec\":{{\"nodeName\":{node:?},\"serviceAccountName\":{node:?}}}}}");
         Body { json: json.into(), at: FRONT.len(), expires: None }
     }
 
@@ -142,7 +149,13 @@ mod tests {
                     let all = store.list(prefix(), None, None, 0).unwrap().entries;
                     let on = |entry: &&crate::store::Entry| node_of(&entry.value).as_deref() == Some(node);
                     let expected: Vec<Key> = all.iter().filter(on).map(|entry| entry.key.clone()).collect();
-                    prop_assert_eq!(placement.on(&store, prefix(), node), expected);
+                    let named = placement.on(&store, prefix(), node);
+                    prop_assert!(named.iter().all(|named| &*named.account == node));
+                    let index = placement.0.lock().unwrap();
+                    let placed: Vec<Key> =
+                        index.pods.get(node).into_iter().flat_map(BTreeMap::keys).cloned().collect();
+                    prop_assert_eq!(named.len(), placed.len());
+                    prop_assert_eq!(placed, expected);
                 }
             }
         }

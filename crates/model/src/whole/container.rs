@@ -33,6 +33,9 @@ pub struct Container {
     /// Whole secrets and config maps for its environment.
     #[serde(deserialize_with = "nullable")]
     pub env_from: Vec<EnvFrom>,
+    /// Its ports, as far as they have names.
+    #[serde(deserialize_with = "nullable")]
+    pub ports: Vec<ContainerPort>,
     /// What it needs.
     pub resources: ContainerResources,
     /// Volumes with files.
@@ -211,9 +214,9 @@ pub struct Probe {
     /// By a program in it.
     pub exec: Option<Exec>,
     /// By HTTP.
-    pub http_get: Option<Value>,
+    pub http_get: Option<HttpGet>,
     /// By a connection.
-    pub tcp_socket: Option<Value>,
+    pub tcp_socket: Option<TcpSocket>,
     /// By gRPC.
     pub grpc: Option<Value>,
     /// Seconds before the first time.
@@ -228,6 +231,58 @@ pub struct Probe {
     pub failure_threshold: Option<i32>,
     /// Seconds to stop, after it was not.
     pub termination_grace_period_seconds: Option<i64>,
+}
+
+/// A page to ask for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpGet {
+    /// With its query; empty is `/`.
+    #[serde(deserialize_with = "nullable")]
+    pub path: String,
+    /// A number, or the name of one of the container's ports.
+    pub port: Value,
+    /// Where; empty is the pod itself.
+    #[serde(deserialize_with = "nullable")]
+    pub host: String,
+    /// `HTTP` or `HTTPS`; empty is the former.
+    #[serde(deserialize_with = "nullable")]
+    pub scheme: String,
+    /// What is said besides.
+    #[serde(deserialize_with = "nullable")]
+    pub http_headers: Vec<HttpHeader>,
+}
+
+/// A header of a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct HttpHeader {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// A port to connect to.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct TcpSocket {
+    /// A number, or the name of one of the container's ports.
+    pub port: Value,
+    /// Where; empty is the pod itself.
+    #[serde(deserialize_with = "nullable")]
+    pub host: String,
+}
+
+/// A port of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPort {
+    /// Its name, if it has one.
+    #[serde(deserialize_with = "nullable")]
+    pub name: String,
+    /// Its number.
+    pub container_port: u16,
 }
 
 /// A program to run.

@@ -12,6 +12,7 @@ use super::Plugin;
 use super::calls::{self, AskError, RegisterError};
 use super::manager::Manager;
 use super::metrics::Outcome;
+use super::node_info::write::WriteError;
 use super::validate::validate;
 use super::view::{Driver, Entries, NodeAnswer};
 use super::world::{Holding, Registration};
@@ -79,7 +80,7 @@ impl Manager {
             }
         };
         self.world().claim(path, &plugin.name, version)?;
-        if let Err(error) = self.node_info.install(&plugin.name, &NodeAnswer::from(&plugin)).await {
+        if let Err(error) = self.install(&plugin).await {
             self.take_out(path, &plugin.name).await;
             return Err(error.into());
         }
@@ -205,10 +206,16 @@ impl Manager {
         }
     }
 
+    async fn install(&self, plugin: &Plugin) -> Result<(), WriteError> {
+        self.node_info.install(&plugin.name, &NodeAnswer::from(plugin)).await?;
+        self.look_at_csi_node().await;
+        Ok(())
+    }
+
     /// Writes what the driver says.
     pub(super) async fn write(&self, path: &Path) {
         let Some(plugin) = self.world().registration(path).map(|known| known.plugin.clone()) else { return };
-        match self.node_info.install(&plugin.name, &NodeAnswer::from(&plugin)).await {
+        match self.install(&plugin).await {
             Ok(()) => {
                 let seen = {
                     let mut world = self.world();

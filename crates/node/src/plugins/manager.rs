@@ -50,6 +50,7 @@ pub(super) struct Manager {
     key: Key,
     nodes: Store<Node>,
     csi_nodes: Store<CSINode>,
+    wide: Option<Cluster>,
     drivers: Store<CSIDriver>,
     pub(super) node_info: NodeInfo,
     queue: Queue<Subject>,
@@ -59,8 +60,15 @@ pub(super) struct Manager {
     started: Instant,
 }
 
-pub(super) async fn run(plugins: Plugins, cluster: Cluster, gate: Gate, health: Health, settings: Settings) {
-    let manager = Arc::new(Manager::new(plugins, &cluster, health, settings));
+pub(super) async fn run(
+    plugins: Plugins,
+    cluster: Cluster,
+    wide: Option<Cluster>,
+    gate: Gate,
+    health: Health,
+    settings: Settings,
+) {
+    let manager = Arc::new(Manager::new(plugins, &cluster, wide, health, settings));
     manager.health.trouble(PART, "CSINode is not yet initialized");
     let settled = async {
         manager.nodes.settled().await;
@@ -90,7 +98,13 @@ pub(super) async fn run(plugins: Plugins, cluster: Cluster, gate: Gate, health: 
 }
 
 impl Manager {
-    fn new(plugins: Plugins, cluster: &Cluster, health: Health, settings: Settings) -> Self {
+    fn new(
+        plugins: Plugins,
+        cluster: &Cluster,
+        wide: Option<Cluster>,
+        health: Health,
+        settings: Settings,
+    ) -> Self {
         let field_selector = Some(format!("metadata.name={}", settings.node));
         let backoff = Backoff { start: settings.retry_start, max: settings.retry_max, ..Backoff::default() };
         let unwritten = Backoff { max: backoff.max.min(UNWRITTEN), ..backoff };
@@ -98,7 +112,11 @@ impl Manager {
             rules: Rules::from(&settings),
             key: Key::cluster(&*settings.node),
             nodes: machine::store(cluster, &settings.node),
-            csi_nodes: cluster.store(WatchOptions { field_selector, ..WatchOptions::default() }),
+            csi_nodes: wide
+                .as_ref()
+                .unwrap_or(cluster)
+                .store(WatchOptions { field_selector, ..WatchOptions::default() }),
+            wide,
             drivers: cluster.store(WatchOptions::default()),
             node_info: NodeInfo::new(cluster.clone(), &settings.node, settings.migrated.clone()),
             queue: Queue::new("plugins", unwritten, cluster.metrics()),
@@ -286,6 +304,15 @@ impl Manager {
             asked_at: registration.asked_at,
             period: seconds.map(Duration::from_secs),
             wanted: self.wishes(name) > registration.answered,
+        }
+    }
+
+    /// The CSINode was written under another name than it is watched: a look enters the store.
+    pub(super) async fn look_at_csi_node(&self) {
+        if let Some(wide) = &self.wide
+            && let Err(error) = wide.get::<CSINode>(&self.key).await
+        {
+            tracing::debug!(%error, "the CSINode cannot be read; the watch will tell");
         }
     }
 

@@ -59,7 +59,17 @@ impl Pods {
         id: &ContainerId,
         running_for: Duration,
     ) -> Option<Beside> {
-        let plan = |purpose: Purpose| purpose.of(container).and_then(Plan::of);
+        let plan = |purpose: Purpose| match Plan::of(purpose, container)? {
+            Ok(plan) => Some(plan),
+            Err(what) => {
+                let note = format!(
+                    "{} probe warning: {what} is not asked here, and counts as well: use exec, httpGet or tcpSocket",
+                    purpose.title()
+                );
+                self.agent.events.tell(&**pod, EventType::Warning, "ProbeWarning", note);
+                None
+            }
+        };
         let (startup, liveness, readiness) =
             (plan(Purpose::Startup), plan(Purpose::Liveness), plan(Purpose::Readiness));
         if startup.is_none() && liveness.is_none() && readiness.is_none() {

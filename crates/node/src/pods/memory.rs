@@ -9,6 +9,7 @@ use wharf_model::Time;
 use wharf_model::whole::Pod;
 use wharf_model::whole::container::{ContainerStatus, Terminated};
 
+use super::probe::{Plan, Purpose};
 use super::view::{Crash, Ended, Health, Life, Seen, Trouble, View, VolumesAre, roles};
 use crate::runtime::{Cause, ContainerId, Exit, Runtime, State};
 use crate::volumes::Mounted;
@@ -116,8 +117,8 @@ impl Memory {
                     crash: known.crash.clone(),
                     trouble: known.trouble.clone(),
                     stopping: known.stopping.as_ref().map(|stopping| stopping.killed),
-                    probed_start: super::probe::Plan::is_for(container.startup_probe.as_deref()),
-                    probed_ready: super::probe::Plan::is_for(container.readiness_probe.as_deref()),
+                    probed_start: Plan::is_there(Purpose::Startup, container),
+                    probed_ready: Plan::is_there(Purpose::Readiness, container),
                     health: known.health.clone(),
                 }
             })

@@ -1,7 +1,9 @@
-//! Probes: a program in the container says again and again how it is.
+//! Probes: a program in the container, a page or a port of it says again and again how it is.
 //!
 //! The rule ([`Verdict`]) is pure: so many in a row, and only a change counts. The loop around it lives as long as the
-//! container's life.
+//! container's life. `check` is one question.
+
+mod check;
 
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
 use wharf_model::whole::container::{Container, Probe};
 
-use super::programs::{self, Ran};
+use check::{Answer, Check};
+
 use crate::runtime::{ContainerId, Runtime};
 
 /// What a probe is for.
@@ -42,7 +45,7 @@ impl Purpose {
 /// How a probe is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
-    pub(super) command: Vec<String>,
+    check: Check,
     delay: Duration,
     timeout: Duration,
     period: Duration,
@@ -51,26 +54,30 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Whether there is a probe that we ask.
-    pub(super) fn is_for(probe: Option<&Probe>) -> bool {
-        probe.is_some_and(|probe| probe.exec.is_some())
+    /// Whether a container has a probe for this that we ask.
+    pub(super) fn is_there(purpose: Purpose, container: &Container) -> bool {
+        matches!(Self::of(purpose, container), Some(Ok(_)))
     }
 
-    /// None if it is not a program's to say: only those are asked here.
-    pub(super) fn of(probe: &Probe) -> Option<Self> {
-        let command = probe.exec.as_ref()?.command.clone();
+    /// None if the container has no such probe; an error says what is not asked here.
+    pub(super) fn of(purpose: Purpose, container: &Container) -> Option<Result<Self, &'static str>> {
+        let probe = purpose.of(container)?;
+        Some(Check::of(probe, container).map(|check| Self::new(check, probe)))
+    }
+
+    fn new(check: Check, probe: &Probe) -> Self {
         let at_least = |number: Option<i32>, default: u32, least: u32| {
             number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default).max(least)
         };
         let seconds = |number, default, least| Duration::from_secs(at_least(number, default, least).into());
-        Some(Self {
-            command,
+        Self {
+            check,
             delay: seconds(probe.initial_delay_seconds, 0, 0),
             timeout: seconds(probe.timeout_seconds, 1, 1),
             period: seconds(probe.period_seconds, 10, 1),
             successes: at_least(probe.success_threshold, 1, 1),
             failures: at_least(probe.failure_threshold, 3, 1),
-        })
+        }
     }
 }
 
@@ -119,14 +126,11 @@ pub(super) async fn ask(
     let mut verdict = Verdict::default();
     loop {
         let next = tokio::time::Instant::now() + plan.period;
-        let (well, note) = match programs::run(&runtime, &id, &plan.command, plan.timeout).await {
-            Ran::Ended { code: 0, .. } => (true, None),
-            Ran::Ended { output, .. } => (false, Some(format!("failed: {output}"))),
-            Ran::TimedOut => {
-                (false, Some(format!("failed: command timed out after {}s", plan.timeout.as_secs())))
-            }
-            // It says nothing about the container: no answer is no verdict.
-            Ran::Failed(why) => {
+        let (well, note) = match plan.check.ask(&runtime, &id, plan.timeout).await {
+            Answer::Well => (true, None),
+            Answer::Unwell(why) => (false, Some(format!("failed: {why}"))),
+            // No answer is no verdict.
+            Answer::Unknown(why) => {
                 if !tell(Said::Unhealthy(format!("errored and resulted in unknown state: {why}"))) {
                     return;
                 }
@@ -154,11 +158,16 @@ mod tests {
 
     use super::*;
 
+    fn of(probe: serde_json::Value) -> Option<Result<Plan, &'static str>> {
+        let container = serde_json::from_value(json!({"readinessProbe": probe})).unwrap();
+        Plan::of(Purpose::Readiness, &container)
+    }
+
     fn plan(successes: i32, failures: i32) -> Plan {
         let probe = json!({
             "exec": {"command": ["true"]}, "successThreshold": successes, "failureThreshold": failures,
         });
-        Plan::of(&serde_json::from_value(probe).unwrap()).unwrap()
+        of(probe).unwrap().unwrap()
     }
 
     /// kubelet's thresholds: in a row, and only changes are told.
@@ -189,9 +198,9 @@ mod tests {
 
     #[test]
     fn plans() {
-        let of = |probe: serde_json::Value| Plan::of(&serde_json::from_value(probe).unwrap());
-        assert_eq!(of(json!({"httpGet": {"port": 80}})), None);
-        let usual = of(json!({"exec": {"command": ["x"]}})).unwrap();
+        assert_eq!(of(json!(null)), None);
+        assert_eq!(of(json!({"grpc": {"port": 80}})), Some(Err("gRPC")));
+        let usual = of(json!({"exec": {"command": ["x"]}})).unwrap().unwrap();
         let seconds = Duration::from_secs;
         assert_eq!((usual.delay, usual.timeout, usual.period), (seconds(0), seconds(1), seconds(10)));
         assert_eq!((usual.successes, usual.failures), (1, 3));

@@ -3,25 +3,24 @@
 //! Before a driver is asked to put something up, the record of it is durable and the volume is uncertain in memory:
 //! whatever becomes of the call, or of us, it will be taken down.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tonic::Status;
-use wharf_cluster::{ApiError, now};
-use wharf_model::{Key, Secret, Time, VolumeAttachment};
+use wharf_cluster::now;
+use wharf_model::{Key, Secret, Time};
 
 use super::data::Data;
 use super::decide::Step;
 use super::disk::DiskError;
 use super::failure::{Class, Doing, Failure, class_of, rpc_error};
 use super::manager::{Manager, Seen};
-use super::names;
 use super::request::{Purpose, Secrets, Share, secret};
 use super::world::{Device, Mode, Mount, Progress, Source, Volume, Want};
 use crate::plugins::Plugin;
 use wharf_model::csidriver::LifecycleMode;
 
+mod attach;
 mod down;
 mod grow;
 mod own;
@@ -126,16 +125,6 @@ impl Manager {
             let concerned = seen.volume.wants.keys().filter(|uid| pod.is_empty() || *uid == pod);
             self.round_failed(concerned);
         }
-    }
-
-    /// The last step of the handshake: one GET of the attachment.
-    async fn verify(&self, unique: &str, seen: &Seen) -> Result<(), Trouble> {
-        let Volume { handle, driver, .. } = &seen.volume;
-        let name = names::attachment(handle, driver, &self.parts.node);
-        let attachment = self.parts.cluster.get::<VolumeAttachment>(&Key::cluster(&name)).await;
-        let context = attached(&name, attachment).map_err(Trouble::transient)?;
-        self.change(unique, |volume| volume.context = Some(context));
-        Ok(())
     }
 
     async fn stage(&self, unique: &str, seen: &Seen, pod: &str) -> Result<(), Trouble> {
@@ -395,52 +384,9 @@ fn record(volume: &Volume, want: &Want) -> Data {
     }
 }
 
-/// The publish context, if the volume is attached and stays so.
-fn attached(
-    name: &str,
-    attachment: Result<Option<VolumeAttachment>, ApiError>,
-) -> Result<BTreeMap<String, String>, String> {
-    let attachment = match attachment {
-        Ok(Some(attachment)) => attachment,
-        Ok(None) => return Err(format!("volumeattachments.storage.k8s.io \"{name}\" not found")),
-        Err(error) => return Err(format!("cannot read VolumeAttachment {name}: {error}")),
-    };
-    if attachment.metadata.is_deleting() {
-        return Err(format!("volume attachment is being deleted: {name} goes, and the volume with it"));
-    }
-    let status = &attachment.status;
-    match (status.attached, &status.attach_error) {
-        (true, _) => Ok((&status.attachment_metadata).into()),
-        (false, Some(error)) => Err(format!("volume attachment {name} failed: {}", error.message)),
-        (false, None) => Err(format!("volume attachment {name} is not attached yet")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn attachment(value: Value) -> Result<Option<VolumeAttachment>, ApiError> {
-        Ok(Some(serde_json::from_value(value).unwrap()))
-    }
-
-    /// kubernetes.md 1.8 "Handshake": attached, not deleting; its metadata is the publish context.
-    #[test]
-    fn what_an_attachment_says() {
-        let metadata = json!({"attached": true, "attachmentMetadata": {"a": "1"}});
-        let whole = attached("x", attachment(json!({"status": metadata})));
-        assert_eq!(whole, Ok(BTreeMap::from([("a".to_owned(), "1".to_owned())])));
-        let deleting = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "status": metadata});
-        for (answer, words) in [
-            (attachment(deleting), "volume attachment is being deleted"),
-            (attachment(json!({"status": {"attached": false}})), "not attached yet"),
-            (attachment(json!({"status": {"attachError": {"message": "no slot"}}})), "no slot"),
-            (Ok(None), "\"x\" not found"),
-        ] {
-            let error = attached("x", answer).unwrap_err();
-            assert!(error.contains(words), "{error}");
-        }
-    }
 
     /// kubernetes.md 1.8 "Tokens": bound to the pod; no audience is the server's own.
     #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
-use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions, now};
+use wharf_cluster::{Backoff, Change, Cluster, Priority, Queue, Store, WatchOptions, now};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment};
 
@@ -15,7 +15,7 @@ use super::decide::{Step, decide};
 use super::disk::Disk;
 use super::failure::{Class, Doing};
 use super::in_use::InUse;
-use super::view::{Driver, NodeSeen, View};
+use super::view::{Driver, NodeSeen, View, Waiting};
 use super::world::{Source, Volume, World};
 use super::{Mounted, NotYet, Parts, Settings, Statistics, names, selinux};
 use crate::machine;
@@ -28,9 +28,6 @@ mod start;
 const STEPS: usize = 64;
 /// Who waits for a pod's volumes is told what they wait for, at the latest after this long: upstream's patience.
 const PATIENCE: Duration = Duration::from_secs(123);
-
-/// gRPC's RESOURCE_EXHAUSTED: the node takes no more volumes.
-const EXHAUSTED: i32 = 8;
 
 /// What is worked on by one worker at a time.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,11 +52,26 @@ pub(super) struct Manager {
     changes: Notify,
     queue: Queue<Subject>,
     drivers: Store<CSIDriver>,
-    claims: Store<PersistentVolumeClaim>,
-    persistent: Store<PersistentVolume>,
-    attachments: Store<VolumeAttachment>,
+    pub(super) wide: Option<Wide>,
     /// The label of containers' files, where the node has SELinux.
     label: Option<String>,
+}
+
+/// What a node may not watch.
+pub(super) struct Wide {
+    claims: Store<PersistentVolumeClaim>,
+    persistent: Store<PersistentVolume>,
+    pub(super) attachments: Store<VolumeAttachment>,
+}
+
+impl Wide {
+    fn watch(cluster: &Cluster) -> Self {
+        Self {
+            claims: cluster.store(WatchOptions::default()),
+            persistent: cluster.store(WatchOptions::default()),
+            attachments: cluster.store(WatchOptions::default()),
+        }
+    }
 }
 
 /// What was seen of a volume, for one step.
@@ -116,9 +128,7 @@ impl Manager {
             changes: Notify::new(),
             queue: Queue::new("volumes", backoff, cluster.metrics()),
             drivers: cluster.store(WatchOptions::default()),
-            claims: cluster.store(WatchOptions::default()),
-            persistent: cluster.store(WatchOptions::default()),
-            attachments: cluster.store(WatchOptions::default()),
+            wide: parts.wide.as_ref().map(Wide::watch),
             label: selinux::base_label(),
             backoff,
             parts,
@@ -172,9 +182,15 @@ impl Manager {
             let mut world = self.world();
             let entry = world.pods.entry(uid.clone()).or_default();
             entry.pod = Some(pod);
-            entry.released = false;
+            (entry.gone, entry.released) = (false, false);
         }
         self.wake(Subject::Pod(uid));
+    }
+
+    pub(super) fn keep(&self, uid: &str) {
+        if let Some(entry) = self.world().pods.get_mut(uid) {
+            entry.gone = true;
+        }
     }
 
     pub(super) fn settle(&self) {
@@ -298,7 +314,11 @@ impl Manager {
             let step = decide(&seen.view(self.settings.resync), now());
             if let Step::Rest { until, waiting } = step {
                 self.change(unique, |volume| volume.waiting = waiting);
-                return until.map_or(Outcome::Done, Outcome::After);
+                let again = match waiting {
+                    Some(Waiting::Attach) => self.ask_attacher(unique, &seen.volume).await,
+                    _ => None,
+                };
+                return until.into_iter().chain(again).min().map_or(Outcome::Done, Outcome::After);
             }
             tracing::debug!(volume = unique, ?step, "next");
             self.act(unique, &seen, &step).await;
@@ -347,23 +367,31 @@ impl Manager {
             self.in_use.change();
             self.volumes_where(|_, volume| volume.driver == change.key.name)
         });
-        let attachments = feed(self.attachments.clone(), self.queue.clone(), |change| {
+        let wide = async {
+            if let Some(wide) = &self.wide {
+                self.feed_wide(wide).await;
+            }
+        };
+        tokio::join!(node, drivers, wide);
+    }
+
+    async fn feed_wide(&self, wide: &Wide) {
+        let attachments = feed(wide.attachments.clone(), self.queue.clone(), |change| {
             let is_it = |volume: &Volume| {
                 names::attachment(&volume.handle, &volume.driver, &self.parts.node) == change.key.name
             };
             let wishes = self.volumes_where(|_, volume| is_it(volume));
             self.forgive(&wishes, |doing| doing == Doing::Verify);
-            self.note_attach_error(change, &wishes);
             wishes
         });
-        let claims = feed(self.claims.clone(), self.queue.clone(), |change| self.of_claim(change));
-        let persistent = feed(self.persistent.clone(), self.queue.clone(), |change| {
+        let claims = feed(wide.claims.clone(), self.queue.clone(), |change| self.of_claim(change));
+        let persistent = feed(wide.persistent.clone(), self.queue.clone(), |change| {
             if same(change, |volume| volume.spec.capacity) {
                 return Vec::new();
             }
             self.pods_wanting(&change.key.name)
         });
-        tokio::join!(node, drivers, attachments, claims, persistent);
+        tokio::join!(attachments, claims, persistent);
     }
 
     /// A driver that comes back ends the pauses of those who waited for it.
@@ -391,21 +419,6 @@ impl Manager {
                     .failures
                     .retain(|(doing, _), failure| failure.class != Class::Transient || !which(*doing));
             }
-        }
-    }
-
-    /// What the attacher says is the matter, for whoever asks what the volume waits for. A node that is full may have
-    /// another limit than it says.
-    fn note_attach_error(&self, change: &Change<VolumeAttachment>, wishes: &[Wish<Subject>]) {
-        let error = change.new.as_ref().and_then(|attachment| attachment.status.attach_error.as_ref());
-        for Wish { key, .. } in wishes {
-            let Subject::Volume(unique) = key else { continue };
-            self.change(unique, |volume| volume.attach_error = error.map(|error| error.message.clone()));
-        }
-        if let (Some(attachment), Some(EXHAUSTED)) = (&change.new, error.and_then(|error| error.error_code))
-            && !wishes.is_empty()
-        {
-            self.parts.plugins.refresh(&attachment.spec.attacher);
         }
     }
 

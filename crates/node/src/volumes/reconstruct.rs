@@ -21,6 +21,15 @@ use crate::paths::{Root, hash};
 /// What is mounted somewhere: file system and which part of it.
 type Content = ((u32, u32), PathBuf);
 
+/// PersistentVolumes that could be read.
+#[derive(Debug, Default)]
+pub(super) struct Readable {
+    /// These.
+    pub(super) volumes: Vec<PersistentVolume>,
+    /// There are no others. A node's own rights reach those of its pods, which proves nothing of the rest.
+    pub(super) all: bool,
+}
+
 /// All that is on disk.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
@@ -156,9 +165,8 @@ impl Scan {
             || self.stages.iter().any(|stage| gap(&stage.record))
     }
 
-    /// Decides what everything is. `persistent`: all PersistentVolumes, where they could be read. `staged`: also volumes
-    /// that no pod has.
-    pub(super) fn judge(&self, root: &Root, persistent: Option<&[PersistentVolume]>, staged: bool) -> Found {
+    /// Decides what everything is. `staged`: also volumes that no pod has.
+    pub(super) fn judge(&self, root: &Root, persistent: &Readable, staged: bool) -> Found {
         let mut found = Found::default();
         for share in &self.shares {
             match self.share(share, persistent) {
@@ -184,7 +192,7 @@ impl Scan {
         found
     }
 
-    fn share(&self, share: &Share, persistent: Option<&[PersistentVolume]>) -> Verdict {
+    fn share(&self, share: &Share, persistent: &Readable) -> Verdict {
         let problem = match &share.record {
             Some(Ok(data)) => return Verdict::Is(data.clone()),
             Some(Err(error)) => Some(error),
@@ -197,27 +205,25 @@ impl Scan {
         if let Some(Some(Ok(data))) = twin.map(|stage| &stage.record) {
             return Verdict::Is(Data { spec: Some(share.spec.clone()), ..data.clone() });
         }
-        let named = persistent.and_then(|all| all.iter().find(|volume| volume.metadata.name == share.spec));
+        let named = persistent.volumes.iter().find(|volume| volume.metadata.name == share.spec);
         match (named.and_then(data_of), &share.mounted, problem) {
             // Whoever left a record, whole or not, had the driver asked, or was about to.
             (Some(data), Some(_), _) | (Some(data), None, Some(_)) => Verdict::Is(data),
             // The record goes after the volume, and is made before it: without one nothing is there.
             (_, None, None) => Verdict::Leftover,
-            (None, None, Some(_)) if persistent.is_some() => Verdict::Leftover,
-            (None, mounted, problem) => {
-                Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some()))
-            }
+            (None, None, Some(_)) if persistent.all => Verdict::Leftover,
+            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.all)),
         }
     }
 
-    fn stage(&self, stage: &Stage, persistent: Option<&[PersistentVolume]>) -> Verdict {
+    fn stage(&self, stage: &Stage, persistent: &Readable) -> Verdict {
         let problem = match &stage.record {
             Some(Ok(data)) => return Verdict::Is(data.clone()),
             Some(Err(error)) => Some(error),
             None => None,
         };
         let shares = self.shares.iter().filter_map(|share| share.record.as_ref()?.as_ref().ok().cloned());
-        let volumes = persistent.into_iter().flatten().filter_map(data_of);
+        let volumes = persistent.volumes.iter().filter_map(data_of);
         let is_it = |data: &Data| match stage.mode {
             Mode::Filesystem => data.driver == stage.owner && hash(&data.handle) == stage.name,
             Mode::Block => data.spec.as_deref() == Some(&stage.name),
@@ -226,10 +232,8 @@ impl Scan {
         match (known, &stage.mounted, problem) {
             (Some(data), Some(_), _) | (Some(data), None, Some(_)) => Verdict::Is(data),
             (_, None, None) => Verdict::Leftover,
-            (None, None, Some(_)) if persistent.is_some() => Verdict::Leftover,
-            (None, mounted, problem) => {
-                Verdict::Stuck(reason(mounted.is_some(), problem, persistent.is_some()))
-            }
+            (None, None, Some(_)) if persistent.all => Verdict::Leftover,
+            (None, mounted, problem) => Verdict::Stuck(reason(mounted.is_some(), problem, persistent.all)),
         }
     }
 }
@@ -246,7 +250,7 @@ fn reason(mounted: bool, problem: Option<&Unreadable>, asked: bool) -> String {
         problem.map_or("there is no vol_data.json".to_owned(), |error| format!("vol_data.json: {error}"));
     let way = match asked {
         true => "no PersistentVolume fits: ask the driver to unpublish it, or write vol_data.json anew",
-        false => "PersistentVolumes cannot be read now, which may tell",
+        false => "a PersistentVolume may tell that cannot be read now",
     };
     format!("{state} and {record}; {way}")
 }

@@ -35,6 +35,8 @@ pub(super) struct World {
 pub(super) struct PodEntry {
     /// The pod; `None`: it was only found on disk.
     pub(super) pod: Option<Arc<Pod>>,
+    /// Whether the server has no such pod any more: what it uses can be looked up no longer.
+    pub(super) gone: bool,
     /// Whether its volumes are to go.
     pub(super) released: bool,
     /// Whether plain volumes of it may be on disk.

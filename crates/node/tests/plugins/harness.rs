@@ -58,6 +58,8 @@ pub(crate) async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: im
 pub(crate) struct Agent {
     pub(crate) admin: Cluster,
     pub(crate) cluster: Cluster,
+    /// The wider name that it is lent.
+    pub(crate) wide: Option<Cluster>,
     pub(crate) plugins: Plugins,
     pub(crate) health: Health,
     pub(crate) dir: TempDir,
@@ -121,6 +123,7 @@ impl Agent {
         Self {
             admin,
             cluster,
+            wide: None,
             plugins: Plugins::new(),
             health: Health::new(),
             dir,
@@ -152,7 +155,8 @@ impl Agent {
         let mut settings = machine::Settings::new(NODE, self.dir.path());
         settings.address = Some([127, 0, 0, 1].into());
         change(&mut settings);
-        let run = machine::run(self.cluster.clone(), self.gate(), self.health.clone(), settings);
+        let run =
+            machine::run(self.cluster.clone(), self.wide.clone(), self.gate(), self.health.clone(), settings);
         self.tasks.push(tokio::spawn(run));
     }
 
@@ -163,6 +167,7 @@ impl Agent {
         let run = plugins::run(
             self.plugins.clone(),
             self.cluster.clone(),
+            self.wide.clone(),
             self.gate(),
             self.health.clone(),
             settings,

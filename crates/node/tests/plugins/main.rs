@@ -365,20 +365,30 @@ async fn the_node_goes_and_the_csi_node_with_it() {
     assert_eq!(agent.csi_node().await.unwrap()["metadata"]["ownerReferences"][0]["uid"], after);
 }
 
-/// What somebody else takes away is put back, where that can be seen.
+/// What somebody else takes away is put back, where that can be seen: by an agent that may watch its CSINode, or is lent
+/// the name of somebody who may.
 #[tokio::test]
 async fn entries_are_kept_right() {
-    let mut agent = Agent::with(User::admin()).await;
-    agent.run(|_| {});
-    let _plugged = agent.plugged().await;
-    let entry = agent.registered(DRIVER).await;
-    let key = Key::cluster(NODE);
-    let none = Patch::Merge(json!({"spec": {"drivers": null}}));
-    agent.admin.patch(&CSINode::API, &key, None, none).await.unwrap();
-    assert_eq!(agent.registered(DRIVER).await, entry);
-    let none = Patch::Merge(json!({"metadata": {"annotations": {"csi.volume.kubernetes.io/nodeid": null}}}));
-    agent.admin.patch(&Node::API, &key, None, none).await.unwrap();
-    until("the annotation", || agent.node_ids()).await;
+    for lent in [false, true] {
+        let mut agent = match lent {
+            true => Agent::new().await,
+            false => Agent::with(User::admin()).await,
+        };
+        agent.wide = lent.then(|| agent.admin.clone());
+        agent.run(|_| {});
+        let _plugged = agent.plugged().await;
+        let entry = agent.registered(DRIVER).await;
+        let key = Key::cluster(NODE);
+        let none = Patch::Merge(json!({"spec": {"drivers": null}}));
+        agent.admin.patch(&CSINode::API, &key, None, none).await.unwrap();
+        assert_eq!(agent.registered(DRIVER).await, entry);
+        let none =
+            Patch::Merge(json!({"metadata": {"annotations": {"csi.volume.kubernetes.io/nodeid": null}}}));
+        agent.admin.patch(&Node::API, &key, None, none).await.unwrap();
+        until("the annotation", || agent.node_ids()).await;
+        agent.admin.delete(&CSINode::API, &key, Preconditions::default()).await.unwrap();
+        assert_eq!(agent.registered(DRIVER).await, entry, "the CSINode is made again, entry and all");
+    }
 }
 
 /// Nothing is remembered, and nothing need be: what is written is written.

@@ -8,7 +8,16 @@ use crate::home::Home;
 
 #[tokio::test]
 async fn a_pod_waits_for_its_secret_and_sees_it_change() {
-    let home = Home::new().await;
+    waits_and_sees(Home::new().await).await;
+}
+
+/// The same with a node's rights alone: it may not watch secrets, and looks from time to time.
+#[tokio::test]
+async fn a_node_that_is_told_of_no_change_looks_itself() {
+    waits_and_sees(Home::with(false).await).await;
+}
+
+async fn waits_and_sees(home: Home) {
     home.make(&ConfigMap::API, json!({"metadata": {"name": "m"}, "data": {"color": "red"}})).await;
     home.pod("p", "echo $COLOR $NAME; trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
         pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": "s"}}]);

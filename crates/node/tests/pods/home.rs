@@ -35,6 +35,8 @@ pub(crate) struct Home {
     pub(crate) pki: Arc<Pki>,
     beside: tokio::task::JoinHandle<()>,
     agent: Option<Running>,
+    /// Agents are lent a wider name, beside a node's own.
+    lent: bool,
     _directory: TempDir,
 }
 
@@ -46,6 +48,10 @@ struct Running {
 
 impl Home {
     pub(crate) async fn new() -> Self {
+        Self::with(true).await
+    }
+
+    pub(crate) async fn with(lent: bool) -> Self {
         let directory = tempfile::Builder::new().prefix("wharf-pods-").tempdir_in(PLACE).unwrap();
         let path = directory.path().canonicalize().unwrap();
         let program = env!("CARGO_BIN_EXE_container-helper");
@@ -72,8 +78,18 @@ impl Home {
         let cluster = cluster(&api);
         let node = json!({"metadata": {"name": NODE}});
         cluster.create(&wharf_model::Node::API, None, &node).await.unwrap();
-        let mut home =
-            Self { cluster, runtime, root, streams, api, pki, beside, agent: None, _directory: directory };
+        let mut home = Self {
+            cluster,
+            runtime,
+            root,
+            streams,
+            api,
+            pki,
+            beside,
+            agent: None,
+            lent,
+            _directory: directory,
+        };
         home.start();
         home
     }
@@ -83,21 +99,27 @@ impl Home {
         let stop = CancellationToken::new();
         let gate = Gate::new(None, stop.clone());
         // Its own view of the API, as a new process would have.
-        let cluster = cluster(&self.api);
+        let cluster = Cluster::with_client(kube::Client::new(self.api.service(User::node(NODE)), "default"));
+        let wide = self.lent.then(|| self::cluster(&self.api));
         let events = Events::start(&cluster, pods::COMPONENT, NODE);
         let volumes = Volumes::new(
             Parts {
                 cluster: cluster.clone(),
+                wide: wide.clone(),
                 events: events.clone(),
                 plugins: Plugins::new(),
                 kernel: Arc::new(Linux::new()),
                 root: self.root.clone(),
                 node: NODE.to_owned(),
             },
-            volumes::Settings::default(),
+            volumes::Settings {
+                resync: Duration::from_millis(if self.lent { 60_000 } else { 100 }),
+                ..volumes::Settings::default()
+            },
         );
         let agent = Agent {
             cluster,
+            wide,
             node: NODE.to_owned(),
             address: "127.0.0.1".to_owned(),
             server: Some(("127.0.0.1".to_owned(), 6443)),

@@ -1,6 +1,11 @@
 //! From the first look to the last file.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
 
 use crate::home::Home;
 
@@ -151,4 +156,48 @@ async fn a_pod_that_is_deleted_by_force() {
     assert_ne!(uid(&pod), uid(&other));
     home.gone("p", uid(&pod)).await;
     assert_eq!(home.get("p").await.unwrap()["status"]["phase"], "Running");
+}
+
+/// Containers share the machine's network, so the test itself can be what is asked.
+#[tokio::test]
+async fn pages_and_ports_are_probed() {
+    let home = Home::new().await;
+    let (port, status) = serve().await;
+    home.pod("p", "exec sleep 1000", |pod| {
+        let container = &mut pod["spec"]["containers"][0];
+        container["ports"] = json!([{"name": "web", "containerPort": port}]);
+        container["startupProbe"] = json!({"tcpSocket": {"port": port}, "periodSeconds": 1});
+        container["readinessProbe"] =
+            json!({"httpGet": {"port": "web", "path": "/ready"}, "periodSeconds": 1});
+        container["livenessProbe"] = json!({"grpc": {"port": port}});
+    })
+    .await;
+    home.told("Unhealthy Readiness probe failed: HTTP probe failed with statuscode: 503").await;
+    home.told("ProbeWarning Liveness probe warning: gRPC is not asked here").await;
+    assert!(!ready(&home.phase("p", "Running").await));
+    status.store(204, Ordering::Relaxed);
+    home.until("p", ready).await;
+    status.store(404, Ordering::Relaxed);
+    home.until("p", |pod| !ready(pod)).await;
+}
+
+/// Answers requests for `/ready` with this status, and all others with 500; begins with 503.
+async fn serve() -> (u16, Arc<AtomicU16>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, status) = (listener.local_addr().unwrap().port(), Arc::new(AtomicU16::new(503)));
+    let answer = Arc::clone(&status);
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut asked = [0; 1024];
+            let read = stream.read(&mut asked).await.unwrap_or(0);
+            let code = match asked[..read].starts_with(b"GET /ready HTTP/1.1\r\n") {
+                true => answer.load(Ordering::Relaxed),
+                false => 500,
+            };
+            let _ = stream
+                .write_all(format!("HTTP/1.1 {code} Any\r\nContent-Length: 0\r\n\r\n").as_bytes())
+                .await;
+        }
+    });
+    (port, status)
 }

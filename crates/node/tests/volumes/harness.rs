@@ -41,6 +41,8 @@ pub(crate) struct Ground {
     pub(crate) root: Root,
     stop: CancellationToken,
     serving: Option<std::thread::JoinHandle<()>>,
+    /// Managers are lent a wider name, beside a node's own.
+    pub(crate) lent: bool,
     /// Its mounts and devices go with it, and before the directory that they are in.
     _pool: TestPool,
     _dir: TempDir,
@@ -119,7 +121,8 @@ impl Ground {
         let root = Root::new(dir.path().join("kubelet"));
         let driver = Client::new(&endpoint);
         let (plugins, serving) = (Plugins::new(), Some(serving));
-        let ground = Self { api, cluster, plugins, driver, root, stop, serving, _pool: pool, _dir: dir };
+        let ground =
+            Self { api, cluster, plugins, driver, root, stop, serving, lent: true, _pool: pool, _dir: dir };
         ground.create::<Node>(None, json!({"metadata": {"name": NODE}})).await;
         ground.register(&endpoint).await;
         ground
@@ -143,10 +146,12 @@ impl Ground {
     }
 
     pub(crate) fn agent_with(&self, settings: Settings) -> Agent {
-        let cluster = client(&self.api);
+        // With a node's rights, and as `wharf up` has it.
+        let cluster = Cluster::with_client(kube::Client::new(self.api.service(User::node(NODE)), "default"));
         let parts = Parts {
             events: Events::start(&cluster, COMPONENT, NODE),
             cluster,
+            wide: self.lent.then(|| client(&self.api)),
             plugins: self.plugins.clone(),
             kernel: Arc::new(Linux::new()),
             root: self.root.clone(),

@@ -12,10 +12,12 @@ use std::time::Duration;
 use harness::{Ground, MIB, claim, directory, until};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
+use wharf_cluster::WatchOptions;
 use wharf_driver_local::DRIVER_NAME;
+use wharf_model::claim::ResizeStatus;
 use wharf_model::names::condition;
 use wharf_model::{Event, Key, PersistentVolume, PersistentVolumeClaim};
-use wharf_node::volumes::Place;
+use wharf_node::volumes::{Place, Settings};
 
 /// kubernetes.md 1.8 "Handshake", "Stage path", "Publish path", "Removal", "Orphans": from the handshake to the last
 /// file: in use, attached, staged, published, and back.
@@ -144,6 +146,75 @@ async fn a_volume_grows_while_the_pod_has_it() {
     ground.event("FileSystemResizeSuccessful").await;
 }
 
+/// A node's own rights are enough: what it may not watch it sees at its next look.
+#[tokio::test]
+async fn with_a_nodes_rights_alone() {
+    let mut ground = Ground::new().await;
+    ground.lent = false;
+    let volume = ground.volume("pv1", 32, "ext4").await;
+    let pod = ground.pod_of("p", &volume).await;
+    let agent = ground.agent_with(Settings { resync: Duration::from_millis(100), ..Settings::default() });
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    ground.in_use(&[volume.unique()]).await;
+    ground.attach(&volume).await;
+    agent.mounted(&pod).await;
+    // What a resizer leaves to the node: this driver has nothing to do there for a volume that has its size already.
+    ground.grow("pv1", "33Mi").await;
+    ground
+        .status::<PersistentVolumeClaim>(
+            &Key::namespaced("default", "pv1"),
+            json!({
+                "allocatedResources": {"storage": "33Mi"},
+                "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+            }),
+        )
+        .await;
+    until("the node has seen it", async || {
+        let claim = ground.claim(&volume).await;
+        (claim.status.allocated_resource_statuses.storage != Some(ResizeStatus::NodeResizePending))
+            .then_some(())
+    })
+    .await;
+    agent.volumes.release(&pod.metadata.uid);
+    agent.released(&pod).await;
+    ground.gone().await;
+}
+
+/// Volumes that cannot be mounted here are told of on the pod, and what to do.
+#[tokio::test]
+async fn kinds_that_are_not_supported() {
+    let ground = Ground::new().await;
+    let spec = json!({
+        "accessModes": ["ReadWriteOnce"], "volumeName": "nfs", "storageClassName": "",
+        "resources": {"requests": {"storage": "1Mi"}},
+    });
+    let claim = json!({"metadata": {"name": "nfs"}, "spec": spec});
+    let claim = ground.create::<PersistentVolumeClaim>(Some("default"), claim).await;
+    let volume = json!({"metadata": {"name": "nfs"}, "spec": {
+        "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}, "nfs": {"server": "s", "path": "/"},
+        "claimRef": {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": "nfs",
+            "uid": claim["metadata"]["uid"],
+        },
+    }});
+    ground.create::<PersistentVolume>(None, volume).await;
+    let bound = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Mi"}});
+    ground.status::<PersistentVolumeClaim>(&Key::namespaced("default", "nfs"), bound).await;
+    let volumes = json!([
+        {"name": "data", "persistentVolumeClaim": {"claimName": "nfs"}},
+        {"name": "disk", "iscsi": {"targetPortal": "127.0.0.1:3260", "iqn": "iqn.2001-04.com.example:disk", "lun": 0}},
+    ]);
+    let pod = ground.pod("p", volumes, &[], json!({})).await;
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    ground
+        .told("volumes=[data]: error processing PVC default/nfs: PersistentVolume nfs is not a CSI volume")
+        .await;
+    ground.told("volumes=[disk]: volume disk is of a kind that is not supported here").await;
+}
+
 /// kubernetes.md 1.8 "Transient"; kubernetes#113226: who waits is told what for, of this volume and no other; a
 /// driver that comes ends the wait.
 #[tokio::test]
@@ -208,6 +279,16 @@ impl Ground {
         let patch = wharf_cluster::Patch::Merge(json!({"spec": {"capacity": {"storage": size}}}));
         let key = Key::cluster(volume);
         self.cluster.patch(&PersistentVolume::API, &key, None, patch).await.unwrap();
+    }
+
+    /// Waits for a warning on a pod that its volumes cannot be mounted.
+    async fn told(&self, note: &str) {
+        until(note, async || {
+            let events = self.cluster.list::<Event>(&WatchOptions::default()).await.unwrap().items;
+            let is_it = |event: &Event| event.reason == "FailedMount" && event.message.contains(note);
+            events.iter().any(is_it).then_some(())
+        })
+        .await;
     }
 
     async fn event(&self, reason: &str) {

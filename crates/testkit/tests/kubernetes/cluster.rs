@@ -3,10 +3,12 @@
 mod digitalocean;
 mod harness;
 mod health;
+mod host;
 mod hostpath;
 mod local;
 mod moving;
 mod no_leak;
+mod node;
 mod objects;
 mod rbac;
 mod snapshot_controller;
@@ -15,6 +17,7 @@ mod snapshots;
 mod static_volumes;
 mod survive;
 mod swap;
+mod up;
 
 use std::time::Duration;
 

@@ -41,6 +41,7 @@ pub(crate) async fn run(
     let parts = Parts {
         events: Events::start(&cluster, COMPONENT, node.as_str()),
         cluster: cluster.clone(),
+        wide: Some(cluster.clone()),
         plugins,
         kernel,
         root: Root::new(format!("/{node}")),

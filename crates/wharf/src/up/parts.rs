@@ -11,28 +11,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use wharf_apiserver::access::{Identity, Pki, write_private};
 use wharf_apiserver::rest::{self, Api, PodStreams};
 use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
+use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
-use wharf_cluster::{Cluster, ConnectOptions};
-use wharf_csi::{Client, Endpoint};
+use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
-use wharf_driver_local::{Config as LocalConfig, DRIVER_NAME, disk};
+use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Beneath, Files as _, Linux};
 use wharf_node::pods::Streams;
 use wharf_node::runtime::Runtime;
-use wharf_sidecar::controller::{self, Role};
-use wharf_sidecar::driver::{DriverInfo, describe};
-use wharf_sidecar::process::{self, Sidecar};
-use wharf_sidecar::provisioner::{self, CapacitySettings};
-use wharf_sidecar::{attacher, health_monitor, registrar, resizer, snapshot_controller, snapshotter};
+use wharf_sidecar::process;
 
-use super::drivers::Described;
-use super::{Place, UpArgs, objects};
+use super::drivers::{Described, Foreign};
+use super::served::{self, Served};
+use super::{Place, UpArgs};
 use crate::agent::{self, Node};
 use crate::apiserver::now;
 use crate::controllers::Controller;
@@ -41,6 +40,8 @@ use crate::signal::stop_signal;
 
 /// For parts to end in, once they were told to.
 const ENDING: Duration = Duration::from_secs(15);
+/// For drivers that are there to answer, before it is said who is absent.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 
 /// Tasks that run until they are told to end.
 #[derive(Default)]
@@ -105,42 +106,30 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let (mut serving, mut driving, mut acting) = (Parts::default(), Parts::default(), Parts::default());
     let runtime = containers(&place, args.pool.as_deref())?;
     let (api, address) = serve_api(&args, &place, &runtime, &mut serving).await?;
-    let cluster = here(&api);
+    let cluster = as_user(&api, &Identity::Admin);
 
-    // Drivers, so that it is known what they are.
-    let mut drivers = Vec::new();
+    let served = |endpoint: &Endpoint, described: &Described| Served {
+        endpoint: endpoint.clone(),
+        described: described.clone(),
+        cluster: cluster.clone(),
+        place: place.clone(),
+        node: node.clone(),
+    };
+    let (mut local, mut waiting) = (None, Vec::new());
     if !args.no_local {
         let endpoint = serve_local(&args, &place, &node, &mut driving).await?;
-        drivers.push((endpoint, Described::default()));
+        local = Some(serve(served(&endpoint, &Described::default()), &mut acting));
     }
-    drivers.extend(args.csi.iter().map(|foreign| (foreign.endpoint.clone(), foreign.described.clone())));
-
-    let ready = async {
-        for (endpoint, described) in drivers {
-            let info = describe(&Client::new(&endpoint)).await;
-            objects::make(&cluster, what_is_made(&info, &described))
-                .await
-                .context("make the first objects")?;
-            let sidecar = sidecar_of(&place, &endpoint, &info, &node);
-            let stop = acting.stop.clone().cancelled_owned();
-            acting.start("sidecar", process::run_on(Some(cluster.clone()), sidecar, stop));
-        }
-        anyhow::Ok(())
-    };
-    tokio::pin!(stopped);
-    tokio::select! {
-        done = ready => done?,
-        error = serving.failed() => return Err(error),
-        error = driving.failed() => return Err(error),
-        () = &mut stopped => {
-            driving.end().await;
-            serving.end().await;
-            return Ok(());
-        }
+    for Foreign { endpoint, described } in &args.csi {
+        waiting.push((endpoint.clone(), serve(served(endpoint, described), &mut acting)));
     }
+    let snapshots = served::snapshot_controller(&node);
+    let stop = acting.stop.clone().cancelled_owned();
+    acting.start("the snapshot controller", process::run_on(Some(cluster.clone()), snapshots, stop));
     start_controllers(&cluster, &node, &mut acting);
     let agent = Node {
-        cluster: cluster.clone(),
+        cluster: as_user(&api, &Identity::Node(node.clone())),
+        wide: Some(cluster.clone()),
         name: node,
         root: place.kubelet(),
         runtime,
@@ -148,11 +137,21 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         alone: true,
     };
     agent.start(&Gate::new(None, acting.stop.clone()), |name, part| acting.keep(name, part));
-    tell(&place)?;
+
+    let ready = async {
+        // Ours comes, or all ends.
+        if let Some(local) = local {
+            let _ = local.await;
+        }
+        let absent = absent(waiting).await;
+        tell(&place, &absent)?;
+        std::future::pending::<anyhow::Result<()>>().await
+    };
     let ended = tokio::select! {
         error = serving.failed() => Err(error),
         error = driving.failed() => Err(error),
         error = acting.failed() => Err(error),
+        told = ready => told,
         () = stopped => Ok(()),
     };
     acting.end().await;
@@ -211,9 +210,29 @@ async fn serve_api(
     Ok((api, address))
 }
 
-/// The API in this process.
-fn here(api: &Api) -> Cluster {
-    Cluster::with_client(kube::Client::new(api.service(Identity::Admin.user()), "default"))
+/// The API in this process, under this name.
+fn as_user(api: &Api, identity: &Identity) -> Cluster {
+    Cluster::with_client(kube::Client::new(api.service(identity.user()), "default"))
+}
+
+/// Serves a driver; the answer is the word that it has come.
+fn serve(served: Served, parts: &mut Parts) -> oneshot::Receiver<()> {
+    let (known, comes) = oneshot::channel();
+    let stop = parts.stop.clone();
+    parts.start("sidecar", served.run(known, stop));
+    comes
+}
+
+/// Drivers that have not come. They get a moment, so that all that is there is ready when it is said to be.
+async fn absent(waiting: Vec<(Endpoint, oneshot::Receiver<()>)>) -> Vec<Endpoint> {
+    let until = Instant::now() + FIRST_LOOK;
+    let mut absent = Vec::new();
+    for (endpoint, comes) in waiting {
+        if timeout_at(until, comes).await.is_err() {
+            absent.push(endpoint);
+        }
+    }
+    absent
 }
 
 async fn serve_local(
@@ -243,61 +262,6 @@ async fn serve_local(
     Ok(endpoint)
 }
 
-fn what_is_made(info: &DriverInfo, described: &Described) -> Vec<objects::Made> {
-    let mut made = vec![objects::csi_driver(&info.name, &info.can, described)];
-    let local = info.name == DRIVER_NAME;
-    match local {
-        true => made.extend(objects::local_classes(&info.name)),
-        false if info.can.create_delete_volume => made.push(objects::class(&info.name, &info.can)),
-        false => {}
-    }
-    if info.can.create_delete_snapshot {
-        made.push(objects::snapshot_class(if local { "local" } else { &info.name }, &info.name));
-    }
-    made
-}
-
-/// What stands between a driver and the API: as on a cluster, with no lease, since nobody else is here.
-fn sidecar_of(place: &Place, endpoint: &Endpoint, info: &DriverInfo, node: &str) -> Sidecar {
-    let mut roles = controller::called_for(&info.can);
-    // One is enough for all drivers.
-    if info.name == DRIVER_NAME {
-        roles.insert(Role::SnapshotController);
-    }
-    let capacity = (info.can.get_capacity && info.can.topology).then(|| CapacitySettings {
-        immediate_binding: false,
-        poll_interval: Duration::from_secs(60),
-        owner_level: -1,
-        pod: None,
-    });
-    Sidecar {
-        driver: Some(endpoint.clone()),
-        registrar: Some(registrar::Config {
-            plugin_registration_path: place.kubelet().join("plugins_registry"),
-            kubelet_registration_path: endpoint.path().display().to_string(),
-            timeout: Duration::from_secs(10),
-        }),
-        probe_timeout: None,
-        controller: Some(controller::Config {
-            // It is handed the cluster of this process.
-            connect: ConnectOptions::default(),
-            roles: Some(roles),
-            identity: node.to_owned(),
-            namespace: Some("kube-system".to_owned()),
-            election: None,
-            topology: true,
-            node: None,
-            provisioner: provisioner::Settings { capacity, ..provisioner::Settings::default() },
-            attacher: attacher::Settings::default(),
-            resizer: resizer::Settings::default(),
-            snapshotter: snapshotter::Settings::default(),
-            health_monitor: health_monitor::Settings::default(),
-            snapshot_controller: snapshot_controller::Settings::default(),
-        }),
-        listen: Vec::new(),
-    }
-}
-
 fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
     let gate = Gate::new(None, parts.stop.clone());
     for controller in Controller::ALL {
@@ -306,8 +270,11 @@ fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
 }
 
 /// Says that it is up, and what to type next.
-fn tell(place: &Place) -> anyhow::Result<()> {
+fn tell(place: &Place, absent: &[Endpoint]) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
+    for endpoint in absent {
+        writeln!(stdout, "no driver answers at {endpoint} yet: it is served as soon as it does")?;
+    }
     writeln!(stdout, "wharf is up. Next:")?;
     writeln!(stdout, "  export KUBECONFIG={}", place.kubeconfig().display())?;
     writeln!(stdout, "  kubectl get storageclasses")?;

@@ -20,7 +20,8 @@ impl Place {
         // Mounts are known by their real paths.
         let dir = dir.canonicalize().with_context(|| format!("find {}", dir.display()))?;
         let place = Self(dir);
-        for dir in [place.api(), place.kubelet(), place.sockets()] {
+        // Drivers may want to register before the node's agent is there to make the place for it.
+        for dir in [place.api(), place.registry(), place.sockets()] {
             std::fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -59,6 +60,11 @@ impl Place {
     /// What kubelet has in its root directory.
     pub(crate) fn kubelet(&self) -> PathBuf {
         self.0.join("kubelet")
+    }
+
+    /// Where drivers register with the node's agent.
+    pub(crate) fn registry(&self) -> PathBuf {
+        self.kubelet().join("plugins_registry")
     }
 
     /// Sockets of this process.

@@ -1,6 +1,7 @@
 //! What users are told: events on the pod, with upstream's reasons and words.
 
 use wharf_cluster::EventType;
+use wharf_model::whole::Pod;
 
 use super::super::failure::Doing;
 use super::super::manager::Manager;
@@ -16,6 +17,15 @@ impl Manager {
                 self.parts.events.tell(&*want.pod, EventType::Warning, reason, note);
             }
         }
+    }
+
+    /// Tells that nobody knows what a pod's volume is.
+    pub(in super::super) fn tell_unresolved(&self, pod: &Pod, volume: &str, why: &str) {
+        let note = format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
+             failed to process volumes=[{volume}]: {why}"
+        );
+        self.parts.events.tell(pod, EventType::Warning, "FailedMount", note);
     }
 
     /// A device is told of; files are not, as upstream has it.

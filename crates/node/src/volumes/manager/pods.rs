@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use wharf_cluster::Change;
 use wharf_cluster::work::{Outcome, Wish};
@@ -14,6 +15,9 @@ use super::super::world::{PodEntry, Resolved, Volume, Want, World};
 use super::super::{names, plain, selinux};
 use super::{Manager, Subject, same, wish};
 
+/// Between two looks at a pod whose volumes cannot be told, where nobody tells of changes.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 impl Manager {
     /// Works on a pod: either all of its volumes are looked up, or its plain ones are taken down.
     pub(super) async fn see_to_pod(&self, uid: &str) -> Outcome {
@@ -22,8 +26,8 @@ impl Manager {
             match (world.pods.get(uid), world.is_released(uid)) {
                 (None, _) => return Outcome::Done,
                 (Some(_), true) => None,
-                (Some(PodEntry { pod: Some(pod), .. }), false) => Some(Arc::clone(pod)),
-                (Some(PodEntry { pod: None, .. }), false) => return Outcome::Done,
+                (Some(PodEntry { pod: Some(pod), gone: false, .. }), false) => Some(Arc::clone(pod)),
+                (Some(PodEntry { .. }), false) => return Outcome::Done,
             }
         };
         match pod {
@@ -41,6 +45,9 @@ impl Manager {
             }
             if let Err(trouble) = self.resolve_one(uid, pod, volume).await {
                 tracing::warn!(pod = %pod.metadata.key(), volume = volume.name, error = trouble, "not there yet");
+                if !plain::is_plain(volume) {
+                    self.tell_unresolved(pod, &volume.name, &trouble);
+                }
                 troubles.insert(volume.name.clone(), trouble);
             }
         }
@@ -50,7 +57,11 @@ impl Manager {
         }
         if failed {
             self.round_failed([uid.to_owned()].iter());
-            return Outcome::Retry;
+            return match self.wide {
+                Some(_) => Outcome::Retry,
+                // Nobody tells that the claim is bound, or the config map there.
+                None => Outcome::After(LOOK_AGAIN),
+            };
         }
         self.stir();
         // Secrets and config maps change, and so do sizes.

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use wharf_cluster::WatchOptions;
-use wharf_model::PersistentVolume;
+use wharf_cluster::{ApiError, Listed, WatchOptions};
+use wharf_model::whole::Pod;
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim};
 
 use super::super::plain;
-use super::super::reconstruct::{self, Found, Scan, Stuck};
+use super::super::reconstruct::{self, Found, Readable, Scan, Stuck};
 use super::super::world::{Device, Volume};
 use super::{Manager, Subject};
 
@@ -36,10 +37,10 @@ impl Manager {
 
     async fn judge(&self, scan: &Scan) -> Found {
         let persistent = match scan.has_gaps() {
-            true => self.all_persistent().await,
-            false => None,
+            true => self.persistent().await,
+            false => Readable::default(),
         };
-        scan.judge(&self.parts.root, persistent.as_deref(), self.settings.find_staged)
+        scan.judge(&self.parts.root, &persistent, self.settings.find_staged)
     }
 
     async fn take_over(&self, pods: &[String], found: Found) {
@@ -147,15 +148,48 @@ impl Manager {
         self.stir();
     }
 
-    async fn all_persistent(&self) -> Option<Vec<PersistentVolume>> {
-        match self.parts.cluster.list::<PersistentVolume>(&WatchOptions::default()).await {
+    /// All PersistentVolumes, or with a node's rights alone those that its pods use.
+    async fn persistent(&self) -> Readable {
+        let wide = self.parts.wide.as_ref().unwrap_or(&self.parts.cluster);
+        let error = match wide.list::<PersistentVolume>(&WatchOptions::default()).await {
             // What cannot be read may be the very one.
-            Ok(listed) if listed.unreadable.is_empty() => Some(listed.items),
-            Ok(_) => None,
-            Err(error) => {
-                tracing::warn!(%error, "PersistentVolumes cannot be read, which may tell what is on disk");
-                None
+            Ok(Listed { items, unreadable }) => {
+                return Readable { all: unreadable.is_empty(), volumes: items };
+            }
+            Err(ApiError::Forbidden(_)) => match self.persistent_of_pods().await {
+                Ok(volumes) => return Readable { volumes, all: false },
+                Err(error) => error,
+            },
+            Err(error) => error,
+        };
+        tracing::warn!(%error, "PersistentVolumes cannot be read, which may tell what is on disk");
+        Readable::default()
+    }
+
+    async fn persistent_of_pods(&self) -> Result<Vec<PersistentVolume>, ApiError> {
+        let cluster = &self.parts.cluster;
+        let field_selector = Some(format!("spec.nodeName={}", self.parts.node));
+        let pods = cluster.list::<Pod>(&WatchOptions { field_selector, ..WatchOptions::default() }).await?;
+        let mut volumes = Vec::new();
+        for pod in &pods.items {
+            for name in pod.claims() {
+                let key = Key { namespace: pod.metadata.namespace.clone(), name };
+                let claim = allowed(cluster.get::<PersistentVolumeClaim>(&key).await)?;
+                let Some(name) = claim.map(|claim| claim.spec.volume_name).filter(|name| !name.is_empty())
+                else {
+                    continue;
+                };
+                volumes.extend(allowed(cluster.get::<PersistentVolume>(&Key::cluster(name)).await)?);
             }
         }
+        Ok(volumes)
+    }
+}
+
+/// What a node may not read is no volume of its pods.
+fn allowed<K>(read: Result<Option<K>, ApiError>) -> Result<Option<K>, ApiError> {
+    match read {
+        Err(ApiError::Forbidden(_)) => Ok(None),
+        read => read,
     }
 }

@@ -54,7 +54,8 @@ fn persistent() -> Vec<PersistentVolume> {
 }
 
 fn judge(shares: Vec<Share>, stages: Vec<Stage>, persistent: Option<&[PersistentVolume]>) -> Found {
-    Scan { pods: Vec::new(), shares, stages }.judge(&root(), persistent, true)
+    let readable = Readable { volumes: persistent.unwrap_or_default().to_vec(), all: persistent.is_some() };
+    Scan { pods: Vec::new(), shares, stages }.judge(&root(), &readable, true)
 }
 
 /// kubernetes.md 1.8 "Found": mount, device and attachment are uncertain, whether or not something is mounted.
@@ -77,13 +78,13 @@ fn records_are_believed() {
 #[test]
 fn what_is_staged_alone_is_found() {
     let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
-    let found = scan.judge(&root(), None, true);
+    let found = scan.judge(&root(), &Readable::default(), true);
     let volume = &found.volumes[&names::unique("d", "h1")];
     assert_eq!(volume.device, Device::Uncertain { found: true });
     assert!(
         volume.mounts.is_empty() && volume.staging(&root()) == root().stage("d", "h1").join("globalmount")
     );
-    assert!(scan.judge(&root(), None, false).volumes.is_empty());
+    assert!(scan.judge(&root(), &Readable::default(), false).volumes.is_empty());
     // As kubelet before 1.24 had it.
     let path = PathBuf::from("/k/plugins/kubernetes.io/csi/pv/pv1/globalmount");
     let old = Stage { owner: "pv".into(), name: "pv1".into(), path: path.clone(), ..scan.stages[0].clone() };
