@@ -48,7 +48,7 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 test-all: tools ## `test`, and what takes long
 	hack/test.sh cargo sanity clients vm up differential three-ways cluster soak
 
-mutants: ## change the rules one by one and see whether their tests notice (an hour)
+mutants: ## change the rules one by one and see whether their tests notice (hours)
 	hack/mutants.sh
 
 bench: tools ## measure, as ratios within one run: the driver, the API server, one machine, then the sidecars (an hour and a half)

@@ -165,7 +165,6 @@ fn expansions() {
         (json!({"storage": "NodeResizeInProgress"}), "the node"),
         (json!({"storage": "NodeResizeInfeasible"}), "you: ask for less"),
     ] {
-        let status: Value = status;
         let mut facts = bound();
         facts.claim = object(json!({
             "metadata": {"name": "data", "namespace": "default", "uid": "c"},

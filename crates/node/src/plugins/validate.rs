@@ -163,6 +163,10 @@ mod tests {
         ] {
             assert_eq!(validate(&info(kind, name, &["1.0.0"])).is_ok(), fits, "{kind} {name}");
         }
+        // What is much too long is told in part.
+        let told =
+            validate(&info(CSI_PLUGIN, &"x".repeat(1000), &["1.0.0"])).map(|version| version.to_string());
+        assert_eq!(told, Err(Invalid::Name("x".repeat(126))));
     }
 
     #[test]
@@ -172,5 +176,6 @@ mod tests {
             assert!(version(less) < version(more), "{less} {more}");
         }
         assert_eq!(version("1.0"), version("1.0.0"));
+        assert_ne!(version("1.0"), version("1.0.1"));
     }
 }

@@ -94,9 +94,7 @@ fn end(view: &View, over: Over, now: Time) -> Step {
         let now_ending =
             if others.is_empty() { beside.last().into_iter().copied().collect() } else { others };
         // A stop that is under way is not made longer, only shorter.
-        let sooner = |seen: &&Seen| {
-            seen.stopping.is_none_or(|killed| killed > by && over == Over::Deleted && killed > now)
-        };
+        let sooner = |seen: &&Seen| seen.stopping.is_none_or(|killed| killed > by && over == Over::Deleted);
         let containers: Vec<String> =
             now_ending.iter().filter(|seen| sooner(seen)).map(|seen| seen.name.clone()).collect();
         return match containers.is_empty() {

@@ -174,6 +174,14 @@ mod tests {
                 Some(gib(1)),
                 Plan::Known { size: gib(2) },
             ),
+            (
+                "the node's turn, whatever the claim shows",
+                status("2Gi", Some("NodeResizePending"), Some("2Gi")),
+                "2Gi",
+                Some(gib(1)),
+                expand(2, false),
+            ),
+            ("allocated, and nobody's turn", status("1Gi", None, Some("2Gi")), "2Gi", None, Plan::Nothing),
             ("an old resizer", status("1Gi", None, None), "2Gi", None, expand(2, false)),
             (
                 "known on this node",

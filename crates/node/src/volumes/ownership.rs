@@ -151,6 +151,17 @@ mod tests {
         }
     }
 
+    /// kubernetes.md 1.8 "Ownership": when the root speaks for all.
+    #[test]
+    fn change_policies() {
+        for (policy, root_alone) in [("OnRootMismatch", true), ("Always", false), ("", false)] {
+            let pod = json!({"spec": {"securityContext": {"fsGroupChangePolicy": policy}}});
+            let pod = Arc::new(serde_json::from_value::<Pod>(pod).unwrap());
+            assert_eq!(on_root_mismatch(&Want { pod, ..inline("") }), root_alone, "{policy}");
+        }
+        assert!(!on_root_mismatch(&Want { pod: Arc::default(), ..inline("") }));
+    }
+
     /// kubernetes.md 1.8 "Ownership": what is told when it takes long.
     #[test]
     fn reports_name_the_place_from_the_pod_on() {

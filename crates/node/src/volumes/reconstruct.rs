@@ -203,7 +203,7 @@ impl Scan {
             stage.mode == share.mode && share.mounted.is_some() && stage.mounted == share.mounted
         });
         if let Some(Some(Ok(data))) = twin.map(|stage| &stage.record) {
-            return Verdict::Is(Data { spec: Some(share.spec.clone()), ..data.clone() });
+            return Verdict::Is(data.clone());
         }
         let named = persistent.volumes.iter().find(|volume| volume.metadata.name == share.spec);
         match (named.and_then(data_of), &share.mounted, problem) {

@@ -206,3 +206,19 @@ fn a_node_that_is_found_keeps_what_others_said() {
     );
     assert_eq!(again.body()["metadata"], json!({"uid": "u"}), "nothing is written that is there");
 }
+
+/// A condition says since when it is so, each its own; what changes is so since now.
+#[test]
+fn since_when_conditions_are_so() {
+    let before = node(json!({"status": {"conditions": [
+        {"type": "MemoryPressure", "status": "False", "lastTransitionTime": "1970-01-01T00:00:03Z"},
+        {"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:05Z"},
+    ]}}));
+    for (trouble, ready) in [("", 5), ("no network", 9)] {
+        let told = conditions(Some(&before), trouble, Time(9000));
+        let since: Vec<&Value> =
+            told.as_array().unwrap().iter().map(|condition| &condition["lastTransitionTime"]).collect();
+        let expected = [3, 9, 9, ready].map(|seconds| json!(Time(seconds * 1000).to_string()));
+        assert_eq!(since, expected.iter().collect::<Vec<_>>(), "{trouble}");
+    }
+}

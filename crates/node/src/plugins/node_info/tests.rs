@@ -225,6 +225,11 @@ fn a_csi_node_of_an_earlier_node_is_taken_over() {
     let after = prepared(&before, &node(json!({}), None, json!({})), OURS).unwrap();
     let owner = json!({"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"});
     assert_eq!(after["metadata"]["ownerReferences"], json!([other, owner]));
+    // Somebody else with the Node's identity is not the Node.
+    let namesake = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "n", "uid": "u"});
+    before["metadata"]["ownerReferences"] = json!([namesake]);
+    let after = prepared(&before, &node(json!({}), None, json!({})), OURS).unwrap();
+    assert_eq!(after["metadata"]["ownerReferences"], json!([namesake, owner]));
     assert_eq!(after["metadata"]["resourceVersion"], "9", "only as it was seen");
 }
 

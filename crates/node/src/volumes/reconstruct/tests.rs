@@ -196,6 +196,38 @@ fn devices() {
     assert!(!volume.ephemeral);
 }
 
+/// A device's stage without its record: its PersistentVolume has its name, and no other is asked.
+#[test]
+fn a_device_without_its_record() {
+    for (name, found) in [("pv1", true), ("pv2", false)] {
+        let stage = Stage {
+            owner: name.into(),
+            name: name.into(),
+            mode: Mode::Block,
+            path: root().device_stage(name),
+            ..stage(None, content(0))
+        };
+        let found_now = judge(vec![], vec![stage], Some(&persistent()));
+        let is = found_now.volumes.contains_key(&names::unique("d", "h1"));
+        assert_eq!((is, found_now.stuck.len()), (found, usize::from(!found)), "{name}: {found_now:?}");
+    }
+}
+
+/// PersistentVolumes are read only where records are missing.
+#[test]
+fn gaps() {
+    let whole = || Some(Ok(data("h1", Some("pv1"))));
+    for (shares, stages, gaps) in [
+        (vec![], vec![], false),
+        (vec![share(whole(), None)], vec![stage(whole(), None)], false),
+        (vec![share(torn(), None)], vec![stage(whole(), None)], true),
+        (vec![share(whole(), None)], vec![stage(None, None)], true),
+    ] {
+        let scan = Scan { pods: Vec::new(), shares, stages };
+        assert_eq!(scan.has_gaps(), gaps, "{scan:?}");
+    }
+}
+
 /// kubernetes.md 1.8 "Inline", "Found": it was never staged, and is not attached.
 #[test]
 fn inline_volumes() {
