@@ -51,9 +51,10 @@ test-all: tools ## `test`, and what takes long
 mutants: ## change the rules one by one and see whether their tests notice (an hour)
 	hack/mutants.sh
 
-bench: tools ## measure, as ratios within one run: the driver, the API server, then the sidecars (an hour)
+bench: tools ## measure, as ratios within one run: the driver, the API server, one machine, then the sidecars (an hour and a half)
 	bench/run.sh
 	bench/apiserver.sh
+	bench/up.sh
 	bench/sidecar.sh
 
 fmt: ## format the code

@@ -38,14 +38,4 @@ esac
 read -r load _ </proc/loadavg
 echo "The machine's load is $load" >&2
 "$WORK/bench-apiserver" "${arguments[@]}" | tee "$WORK/section"
-[ -n "$write" ] || exit 0
-# Before the sidecar's part, which is written anew from its head to the end.
-awk -v section="$WORK/section" '
-  function put() { while ((getline line <section) > 0) print line; print ""; done = 1 }
-  /^## / { skip = 0 }
-  /^## The API server$/ { put(); skip = 1 }
-  /^## The sidecar$/ && !done { put() }
-  !skip { print }
-  END { if (!done) { print ""; put() } }
-' "$ROOT/bench/RESULTS.md" >"$WORK/results"
-cp "$WORK/results" "$ROOT/bench/RESULTS.md"
+[ -z "$write" ] || section_write "The API server" "$WORK/section"

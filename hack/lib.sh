@@ -138,3 +138,17 @@ milliseconds() {
   local now=${EPOCHREALTIME/[.,]/}
   printf '%s' $((now / 1000))
 }
+
+# section_write TITLE FILE: replaces this section of bench/RESULTS.md by the file. A new one goes before the sidecar's, which
+# are written anew from their head to the end.
+section_write() {
+  awk -v title="## $1" -v section="$2" '
+    function put() { while ((getline line <section) > 0) print line; print ""; done = 1 }
+    /^## / { skip = 0 }
+    $0 == title { put(); skip = 1 }
+    /^## The sidecar$/ && !done { put() }
+    !skip { print }
+    END { if (!done) { print ""; put() } }
+  ' "$ROOT/bench/RESULTS.md" >"$WORK/results"
+  cp "$WORK/results" "$ROOT/bench/RESULTS.md"
+}

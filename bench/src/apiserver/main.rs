@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use report::Found;
 use sides::{Side, Who};
+use wharf_bench::table::median;
 
 /// How much of everything.
 struct Size {
@@ -123,10 +124,4 @@ fn measure(runtime: &tokio::runtime::Runtime, who: Who, disk: &std::path::Path, 
     let memory_again = side.memory();
     eprintln!("  {memory_again:.1} MiB then");
     Found { first, again, alone, together, cpu, list, latency, memory_empty, memory_full, memory_again }
-}
-
-/// The middle one.
-fn median(mut of: Vec<f64>) -> f64 {
-    of.sort_by(f64::total_cmp);
-    of[of.len() / 2]
 }

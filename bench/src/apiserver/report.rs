@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use wharf_bench::table::{Goal, figure};
+
 use crate::{CLIENTS, Size};
 
 /// All that was measured of one side.
@@ -41,39 +43,6 @@ impl Found {
             memory_full: self.memory_full.min(other.memory_full),
             memory_again: self.memory_again.min(other.memory_again),
         }
-    }
-}
-
-/// What was asked for.
-enum Goal {
-    /// At most this.
-    AtMost(f64),
-    /// At least so many times upstream's.
-    Times(f64),
-    /// At most one part of so many of upstream's.
-    Part(f64),
-    None,
-}
-
-fn verdict(goal: &Goal, upstream: Option<f64>, ours: f64) -> String {
-    let met = |is: bool| if is { "met" } else { "missed" };
-    match (goal, upstream) {
-        (Goal::AtMost(most), _) => format!("at most {most} ({})", met(ours <= *most)),
-        (Goal::Times(times), Some(theirs)) => {
-            format!("{times:.0} times upstream: {:.1} ({})", ours / theirs, met(ours >= theirs * times))
-        }
-        (Goal::Part(part), Some(theirs)) => {
-            format!("1/{part:.0} of upstream: 1/{:.1} ({})", theirs / ours, met(ours * part <= theirs))
-        }
-        (Goal::None | Goal::Times(_) | Goal::Part(_), _) => "-".to_owned(),
-    }
-}
-
-fn figure(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
     }
 }
 
@@ -120,7 +89,7 @@ pub(crate) fn section(upstream: Option<&Found>, ours: &Found, size: &Size) -> St
             text,
             "| {what} | {shown} | {} | {} |",
             figure(of(ours)),
-            verdict(&goal, theirs, of(ours))
+            goal.verdict(theirs, of(ours))
         );
     }
     text

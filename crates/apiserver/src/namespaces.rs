@@ -27,6 +27,11 @@ const ACCOUNT: &str = "default";
 /// The config map in which pods find the server's authority.
 const AUTHORITY: &str = "kube-root-ca.crt";
 
+/// What upstream's says of itself.
+const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
+    endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across \
+    distributions of Kubernetes clusters.";
+
 /// Makes what must be there before the first request.
 pub(crate) async fn make_first(api: &Api) -> Result<(), Refusal> {
     let namespaces = core_kind("namespaces")?;
@@ -75,7 +80,9 @@ async fn make_furniture(api: &Api, namespace: &str) -> Result<(), Refusal> {
     }
     let authority = json!({
         "kind": "ConfigMap", "apiVersion": "v1",
-        "metadata": {"name": AUTHORITY, "namespace": namespace},
+        "metadata": {
+            "name": AUTHORITY, "namespace": namespace, "annotations": {"kubernetes.io/description": DESCRIPTION},
+        },
         "data": {"ca.crt": api.authority()},
     });
     make(api, "configmaps", namespace, authority).await

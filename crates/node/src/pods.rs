@@ -38,7 +38,7 @@ use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
 
 use crate::paths::Root;
-use crate::runtime::Runtime;
+use crate::runtime::{Cause, Exit, Runtime, State};
 use crate::volumes::Volumes;
 use act::Then;
 use decide::decide;
@@ -188,6 +188,11 @@ impl Pods {
         };
         let mut orphans = BTreeSet::new();
         for one in found {
+            // The agent before us died while it made this one. It was no life: it counts for no restart policy.
+            if matches!(&one.state, State::Exited(Exit { cause: Cause::NeverRan, .. })) {
+                self.discard(&one.id).await;
+                continue;
+            }
             let known = self.memories.container(&one.pod_uid, &one.container, |known| {
                 known.lives.insert(one.attempt, one.id.clone());
             });

@@ -318,7 +318,8 @@ impl Runtime {
                 // Being made, or given up before anything was started.
                 Ok(None) => continue,
                 Err(error) => {
-                    tracing::warn!(container = %id, %error, "a container's record cannot be read; it is left alone");
+                    tracing::warn!(container = %id, %error, "a container's record cannot be read");
+                    self.sweep(&id);
                     continue;
                 }
             };
@@ -328,6 +329,17 @@ impl Runtime {
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)
+    }
+
+    /// Takes away a record of which nobody can tell whose it was, once it is proven that nothing of it runs.
+    fn sweep(&self, id: &ContainerId) {
+        let record = self.record(id);
+        if record.is_torn()
+            && matches!(self.state(id), State::Exited(_))
+            && let Err(error) = record.remove()
+        {
+            tracing::warn!(container = %id, %error, "what is left of a container stays");
+        }
     }
 
     /// Runs a program in a container: same identity, rights and environment.

@@ -68,6 +68,28 @@ impl TestPool {
         let trigger = Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error");
         std::fs::write(trigger, "broken by a test").expect("triggering an error");
     }
+
+    /// Repairs an ext4 pool and mounts it anew. Neither it nor a volume of it may be mounted elsewhere.
+    pub fn mend_ext4(&self) {
+        let device = std::fs::metadata(&self.mount_point).expect("the pool").dev();
+        let devices = Linux::new().loop_devices().expect("the loop devices");
+        for volume in devices.iter().filter(|volume| volume.backing.device == device) {
+            Linux::new().loop_detach(&volume.path).expect("a volume's device");
+        }
+        Linux::new().unmount(&self.mount_point).expect("unmounting the pool");
+        let mended = Command::new("e2fsck").arg("-fy").arg(&self.device).output().expect("e2fsck");
+        // 1: errors were corrected.
+        assert!(mended.status.code().is_some_and(|code| code <= 1), "{mended:?}");
+        let source = self.device.display().to_string();
+        let request = MountRequest {
+            source: &source,
+            target: &self.mount_point,
+            fs_type: FsType::Ext4.as_str(),
+            options: &[],
+            read_only: false,
+        };
+        Linux::new().mount(&request).expect("mounting the pool");
+    }
 }
 
 impl Drop for TestPool {

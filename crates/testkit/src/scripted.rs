@@ -98,6 +98,9 @@ pub struct Options {
     /// The segment of this node; its id by default.
     #[arg(long, value_name = "VALUE")]
     pub topology_value: Option<String>,
+    /// How many volumes a node takes; boundless by default.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub max_volumes: i64,
     /// How many bytes a segment (or the whole) has room for; boundless by default.
     #[arg(long, value_name = "BYTES")]
     pub capacity: Option<i64>,

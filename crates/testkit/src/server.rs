@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// Short name, kind, path of its group, plural, whether it is in a namespace.
-const KINDS: [(&str, &str, &str, &str, bool); 17] = [
+const KINDS: [(&str, &str, &str, &str, bool); 18] = [
     ("ns", "Namespace", "/api/v1", "namespaces", false),
     ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
     ("pv", "PersistentVolume", "/api/v1", "persistentvolumes", false),
@@ -17,6 +17,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 17] = [
     ("secret", "Secret", "/api/v1", "secrets", true),
     ("node", "Node", "/api/v1", "nodes", false),
     ("csinode", "CSINode", "/apis/storage.k8s.io/v1", "csinodes", false),
+    ("csidriver", "CSIDriver", "/apis/storage.k8s.io/v1", "csidrivers", false),
     ("sc", "StorageClass", "/apis/storage.k8s.io/v1", "storageclasses", false),
     ("va", "VolumeAttachment", "/apis/storage.k8s.io/v1", "volumeattachments", false),
     ("vac", "VolumeAttributesClass", "/apis/storage.k8s.io/v1", "volumeattributesclasses", false),

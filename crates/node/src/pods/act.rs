@@ -210,7 +210,7 @@ impl Pods {
     }
 
     /// Takes away what is left of a container that has ended.
-    async fn discard(&self, id: &ContainerId) {
+    pub(super) async fn discard(&self, id: &ContainerId) {
         if let Err(error) = self.agent.runtime.remove(id).await {
             tracing::warn!(%error, "what is left of a container stays for now");
         }

@@ -185,7 +185,12 @@ impl Record {
         if let Some(exit) = self.exit()? {
             return Ok(State::Exited(exit));
         }
-        let running = self.running()?;
+        let running = match self.running() {
+            // Nobody of ours leaves half a file. The machine was cut off while it was in memory alone, and with it all
+            // that ran. While the lock is held, somebody lives who wrote it.
+            Err(error) if lock.is_some() && is_torn(&error) => None,
+            running => running?,
+        };
         let started = running.as_ref().and_then(|running| running.started).map(Time);
         let pid = running.as_ref().map_or(0, |running| running.program.pid);
         if lock.is_none() {
@@ -202,6 +207,11 @@ impl Record {
         let exit = Exit { code: 137, signal: Some(9), started: started.unwrap_or(finished), finished, cause };
         self.set_exit(&exit)?;
         Ok(State::Exited(exit))
+    }
+
+    /// Whether what was asked for is known no more: it was in memory alone when the machine was cut off.
+    pub(super) fn is_torn(&self) -> bool {
+        self.order().is_err_and(|error| is_torn(&error))
     }
 
     /// Removes it all; nothing happens if it is gone.
@@ -228,4 +238,9 @@ impl Record {
         file.write_all(&serde_json::to_vec(value)?)?;
         fs::rename(&temporary, self.0.join(name))
     }
+}
+
+/// Whether a file was read and is not whole.
+fn is_torn(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData)
 }

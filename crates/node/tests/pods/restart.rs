@@ -56,3 +56,36 @@ async fn containers_go_on_without_the_agent() {
     home.delete("stays").await;
     home.gone("stays", &uid(&stays)).await;
 }
+
+/// Also a pod that is to run once: nothing of it has run.
+#[tokio::test]
+async fn a_container_whose_start_was_broken_off_is_started_again() {
+    let mut home = Home::new().await;
+    home.pod("once", "while [ ! -e /data/end ]; do sleep 0.05; done", |pod| {
+        pod["spec"]["restartPolicy"] = "Never".into();
+        pod["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/data"}]);
+    })
+    .await;
+    let pod = home.phase("once", "Running").await;
+    home.kill().await;
+    let found = home.runtime.list().unwrap().remove(0);
+    home.runtime.stop(&found.id, std::time::Duration::ZERO).await;
+    // As it is when the agent died before the shim was there, and before anybody was told.
+    let record = home.root.path().with_file_name("containers").join(found.id.as_str());
+    for file in ["running.json", "exit.json"] {
+        std::fs::remove_file(record.join(file)).unwrap();
+    }
+    let (api, key) = (
+        <wharf_model::whole::Pod as wharf_model::Kind>::API,
+        wharf_model::Key::namespaced("default", "once"),
+    );
+    let untold =
+        wharf_cluster::Patch::Merge(json!({"status": {"phase": "Pending", "containerStatuses": null}}));
+    home.cluster.patch(&api, &key, Some("status"), untold).await.unwrap();
+    home.start();
+    let again = home.phase("once", "Running").await;
+    assert_eq!(again["status"]["containerStatuses"][0]["restartCount"], json!(0));
+    std::fs::write(home.volume(&pod, "kubernetes.io~empty-dir", "v").join("end"), "").unwrap();
+    home.phase("once", "Succeeded").await;
+}

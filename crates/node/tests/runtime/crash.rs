@@ -194,3 +194,25 @@ async fn no_helper_stays_behind() {
     })
     .await;
 }
+
+/// The power fails before records were on disk that need not be durable: they are there, and empty.
+#[tokio::test]
+async fn records_that_a_power_cut_has_torn() {
+    let home = Home::new();
+    let id = home.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let shim = running(&home, &id)["shim"]["pid"].clone();
+    let whole = fs::read(home.record(&id).join("running.json")).unwrap();
+    fs::write(home.record(&id).join("running.json"), b"").unwrap();
+    assert!(matches!(home.runtime.state(&id), State::Running { .. }), "somebody holds the lock");
+    fs::write(home.record(&id).join("running.json"), &whole).unwrap();
+    kill(&shim);
+    within(home.runtime.exited(&id)).await.unwrap();
+    for torn in [&whole[..whole.len() / 2], b""] {
+        fs::remove_file(home.record(&id).join("exit.json")).unwrap();
+        fs::write(home.record(&id).join("running.json"), torn).unwrap();
+        assert!(matches!(home.runtime.state(&id), State::Exited(_)), "nobody can be left");
+    }
+    fs::write(home.record(&id).join("order.json"), b"").unwrap();
+    assert_eq!(home.runtime.list().unwrap(), []);
+    assert!(!home.record(&id).exists(), "nobody could ask for it");
+}

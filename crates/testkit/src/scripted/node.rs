@@ -145,7 +145,7 @@ impl Node for Script {
         self.call(Call::new("NodeGetInfo"), |_| {
             Ok(csi::NodeGetInfoResponse {
                 node_id: self.node().to_owned(),
-                max_volumes_per_node: 0,
+                max_volumes_per_node: self.options.max_volumes,
                 accessible_topology: self
                     .options
                     .segment()

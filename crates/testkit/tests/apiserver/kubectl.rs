@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::normal;
-use crate::servers::{Printed, Servers, Side};
+use crate::servers::{AUTHORITY, Printed, Servers, Side};
 
 /// One command.
 #[derive(Deserialize)]
@@ -30,8 +30,13 @@ mod cluster {
             let args = taken_apart(&case.run);
             let args: Vec<&str> =
                 ["--namespace", "tour"].into_iter().chain(args.iter().map(String::as_str)).collect();
-            let [theirs, ours] = [Side::Theirs, Side::Ours]
-                .map(|side| comparable(&case.run, &servers.run(side, &args, case.stdin.as_deref())));
+            let [theirs, ours] = [Side::Theirs, Side::Ours].map(|side| {
+                let printed = servers.run(side, &args, case.stdin.as_deref());
+                if case.run.starts_with("create namespace") {
+                    servers.until(side, &["--namespace", "tour", "get", "configmap", AUTHORITY]);
+                }
+                comparable(&case.run, &printed)
+            });
             (format!("{number:03} kubectl {}", case.run), normal::difference(&theirs, &ours))
         });
         crate::judge("kubectl", &crate::read("kubectl-allowed.yaml"), judged.collect());

@@ -1,13 +1,14 @@
 //! Requests and answers, case by case, at both servers.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use http::Request;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::normal;
-use crate::servers::{Servers, Side};
+use crate::servers::{AUTHORITY, MOMENT, Servers, Side};
 
 /// One case; each has a namespace of its own, `${ns}`.
 #[derive(Deserialize)]
@@ -73,18 +74,18 @@ async fn client(servers: &Servers, side: Side) -> kube::Client {
 /// The answers as lines: code and fields.
 async fn run(client: &kube::Client, namespace: &str, case: &Case) -> Vec<String> {
     let mut kept = BTreeMap::from([("ns".to_owned(), namespace.to_owned())]);
-    let begin = Step {
-        send: "POST /api/v1/namespaces".into(),
-        body: json!({"metadata": {"name": namespace}}),
-        raw: None,
-        content_type: None,
-        accept: None,
-        keep: BTreeMap::new(),
-        quiet: true,
-    };
+    let begin = quiet("POST /api/v1/namespaces", json!({"metadata": {"name": namespace}}));
+    let furnished = quiet(&format!("GET /api/v1/namespaces/${{ns}}/configmaps/{AUTHORITY}"), Value::Null);
     let mut lines = Vec::new();
     for (number, step) in [begin].iter().chain(&case.steps).enumerate() {
         let (code, mut answer) = send(client, step, &kept).await;
+        if number == 0 {
+            let until = Instant::now() + MOMENT;
+            while send(client, &furnished, &kept).await.0 != 200 {
+                assert!(Instant::now() < until, "{namespace} has no {AUTHORITY}");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
         for (name, pointer) in &step.keep {
             let value = answer.pointer(pointer).cloned().unwrap_or_default();
             let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -99,6 +100,12 @@ async fn run(client: &kube::Client, namespace: &str, case: &Case) -> Vec<String>
         lines.extend(normal::leaves(&answer).into_iter().map(|line| format!("{number} {line}")));
     }
     lines
+}
+
+/// A step whose answer is not compared.
+fn quiet(send: &str, body: Value) -> Step {
+    let (send, keep) = (send.to_owned(), BTreeMap::new());
+    Step { send, body, raw: None, content_type: None, accept: None, keep, quiet: true }
 }
 
 /// The code, and the body: JSON, or a list of JSON lines, or a string.

@@ -9,11 +9,16 @@ use wharf_testkit::{Beside, ClusterOptions, TestCluster, built};
 /// A real one and ours. Nobody but the controllers that ours has too acts on the real one.
 pub(crate) struct Servers {
     cluster: TestCluster,
-    _ours: Beside,
+    ours: Beside,
     directory: tempfile::TempDir,
 }
 
-const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller";
+const CONTROLLERS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller,\
+    root-ca-certificate-publisher-controller";
+/// What a new namespace has a moment later.
+pub(crate) const AUTHORITY: &str = "kube-root-ca.crt";
+/// How long that moment may be.
+pub(crate) const MOMENT: Duration = Duration::from_secs(20);
 
 impl Servers {
     pub(crate) fn start() -> Self {
@@ -30,14 +35,19 @@ impl Servers {
         let args =
             ["apiserver", "--data-dir", data, "--listen", "127.0.0.1:0", "--kubeconfig-out", kubeconfig];
         let ours = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
-        let servers = Self { cluster, _ours: ours, directory };
-        let until = Instant::now() + Duration::from_secs(20);
-        while !servers.run(Side::Ours, &["get", "namespace", "default"], None).success {
-            assert!(Instant::now() < until, "ours does not start:\n{}", servers._ours.log());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        let servers = Self { cluster, ours: ours, directory };
+        servers.until(Side::Ours, &["get", "namespace", "default"]);
         servers.install_snapshots();
         servers
+    }
+
+    /// Runs kubectl until it succeeds.
+    pub(crate) fn until(&self, side: Side, args: &[&str]) {
+        let until = Instant::now() + MOMENT;
+        while !self.run(side, args, None).success {
+            assert!(Instant::now() < until, "{side:?} does not come to {args:?}:\n{}", self.ours.log());
+            std::thread::sleep(Duration::from_millis(100));
+        }
     }
 
     /// The snapshot kinds are built into ours, and CRDs on a cluster.

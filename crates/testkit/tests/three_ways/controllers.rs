@@ -27,8 +27,10 @@ impl Controllers {
                     gate: Gate::new(None, told.clone()),
                     events: Events::start(&cluster, component, "test"),
                 };
+                // As upstream: what the sidecars say of a node that is gone is one of the scenarios.
+                let binding = binder::Settings { clear_selected_node: false, ..Default::default() };
                 tokio::join!(
-                    binder::run(context(binder::COMPONENT), binder::Settings::default()),
+                    binder::run(context(binder::COMPONENT), binding),
                     protection::run(context("protection")),
                     expand::run(context(expand::COMPONENT)),
                 );

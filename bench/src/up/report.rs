@@ -1,0 +1,70 @@
+//! What was found, in words: a section of bench/RESULTS.md.
+
+use std::fmt::Write as _;
+
+use wharf_bench::table::{Goal, figure};
+
+use crate::Size;
+use crate::sides::Who;
+
+/// All that was measured of one side: seconds, milliseconds of processor, MiB.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Found {
+    pub(crate) up: f64,
+    pub(crate) memory_idle: f64,
+    pub(crate) single: f64,
+    pub(crate) single_end: f64,
+    pub(crate) many: f64,
+    pub(crate) cpu: f64,
+    pub(crate) memory_pods: f64,
+    pub(crate) many_end: f64,
+    pub(crate) volumes: f64,
+    pub(crate) memory_volumes: f64,
+}
+
+/// The section.
+pub(crate) fn section(found: &[(Who, Found)], size: &Size) -> String {
+    type Of = fn(&Found) -> f64;
+    let Size { many, volumes, .. } = size;
+    let rows: [(String, Of, Goal); 10] = [
+        ("from nothing to up (s)".into(), |it| it.up, Goal::None),
+        ("claim and pod, created to ready (s)".into(), |it| it.single, Goal::AtMost(0.3)),
+        ("the same, deleted to all gone (s)".into(), |it| it.single_end, Goal::None),
+        (format!("{many} claims and pods, created to ready (s)"), |it| it.many, Goal::None),
+        ("processor for each (ms)".into(), |it| it.cpu, Goal::None),
+        ("the same, deleted to all gone (s)".into(), |it| it.many_end, Goal::None),
+        (format!("{volumes} claims, created to bound (s)"), |it| it.volumes, Goal::None),
+        ("RSS, idle (MiB)".into(), |it| it.memory_idle, Goal::AtMost(40.0)),
+        (format!("RSS, {many} pods (MiB)"), |it| it.memory_pods, Goal::None),
+        (format!("RSS, {volumes} volumes (MiB)"), |it| it.memory_volumes, Goal::None),
+    ];
+    let mut text = format!(
+        "## One machine\n\n\
+         One run of `bench/up.sh` on {} processors: a Kubernetes 1.34 of one node with containerd, upstream's hostpath driver and\n\
+         provisioner (attacher and registrar are ours), its controller manager told to use as much of the API as it can, etcd with\n\
+         fsync; then `wharf up` with the same driver, then with its own, which makes an ext4 for each volume. Pods wait for their\n\
+         volumes (WaitForFirstConsumer). One by one: the median of {}. Memory and processor are those of etcd, kube-apiserver,\n\
+         controller manager, scheduler and kubelet, without containerd, sidecars and driver; and of `wharf up`, with its sidecar, and\n\
+         its own driver in the last column.\n\n",
+        std::thread::available_parallelism().map_or(1, usize::from),
+        size.single,
+    );
+    let find = |who: Who| found.iter().find(|(whose, _)| *whose == who).map(|(_, found)| found);
+    text.push_str(
+        "| what | Kubernetes | wharf, the same driver | wharf, its own | goal |\n|---|---|---|---|---|\n",
+    );
+    for (what, of, goal) in rows {
+        let shown = |who| find(who).map_or("-".to_owned(), |found| figure(of(found)));
+        let worst = [Who::Wharf, Who::Local].into_iter().filter_map(find).map(of).fold(0.0, f64::max);
+        let verdict = goal.verdict(None, worst);
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "| {what} | {} | {} | {} | {verdict} |",
+            shown(Who::Kubernetes),
+            shown(Who::Wharf),
+            shown(Who::Local),
+        );
+    }
+    text
+}

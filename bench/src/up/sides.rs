@@ -1,0 +1,182 @@
+//! The sides as processes, each with its files among temporary ones. Gone with the value.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use wharf_testkit::{Beside, ClusterOptions, TestCluster, built, free_address, upstream};
+
+/// How long a side may take to be up.
+const START: Duration = Duration::from_secs(120);
+const LOOK: Duration = Duration::from_millis(2);
+const NODE: &str = "node-a";
+const HOSTPATH: &str = "hostpath.csi.k8s.io";
+/// Those of Kubernetes that `wharf up` stands for. What runs the containers, sidecars and driver are left out.
+const PROGRAMS: [&str; 5] =
+    ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet-node-a"];
+
+/// Who works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Who {
+    /// A Kubernetes of one node with upstream's hostpath driver and provisioner. Its attacher and registrar, which are not to
+    /// be had as packages, are ours.
+    Kubernetes,
+    /// `wharf up` with the same driver.
+    Wharf,
+    /// `wharf up` with its own driver, which makes file systems.
+    Local,
+}
+
+/// A side that is up.
+pub(crate) struct Side {
+    pub(crate) kubeconfig: PathBuf,
+    pub(crate) driver: &'static str,
+    up: Option<Beside>,
+    /// Gone before the cluster whose node they serve.
+    _beside: Vec<Beside>,
+    cluster: Option<TestCluster>,
+    _dir: TempDir,
+}
+
+impl Side {
+    /// Starts one with nothing in it. How many seconds it took to be up.
+    pub(crate) fn start(who: Who) -> (Self, f64) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let began = Instant::now();
+        match who {
+            Who::Kubernetes => {
+                let options = ClusterOptions { nodes: &[NODE], ..ClusterOptions::default() };
+                let cluster = TestCluster::start_with(options);
+                let took = began.elapsed().as_secs_f64();
+                let beside = sidecars(&cluster);
+                let kubeconfig = cluster.kubeconfig();
+                let cluster = Some(cluster);
+                (Self { kubeconfig, driver: HOSTPATH, up: None, _beside: beside, cluster, _dir: dir }, took)
+            }
+            Who::Wharf => {
+                let socket = dir.path().join("csi.sock");
+                let driver = hostpath(&socket, dir.path(), &dir.path().join("hostpath.log"));
+                until(|| socket.exists(), "the driver's socket");
+                let endpoint = format!("unix://{}", socket.display());
+                Self::up(dir, HOSTPATH, &["--no-local", "--csi", &endpoint], vec![driver])
+            }
+            Who::Local => Self::up(dir, "local.csi.wharf.dev", &[], Vec::new()),
+        }
+    }
+
+    fn up(dir: TempDir, driver: &'static str, more: &[&str], beside: Vec<Beside>) -> (Self, f64) {
+        let data = dir.path().join("data");
+        let (kubeconfig, data) = (data.join("kubeconfig"), data.display().to_string());
+        let address = free_address();
+        let mut args = vec!["up", "--data-dir", &data, "--listen", &address, "--node-name", NODE];
+        args.extend(more);
+        let log = dir.path().join("up.log");
+        let began = Instant::now();
+        let up = Beside::start(&built("wharf"), &args, &log);
+        until(|| kubeconfig.exists(), "a kubeconfig");
+        let side = Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, _dir: dir };
+        (side, began.elapsed().as_secs_f64())
+    }
+
+    /// Of what stands for Kubernetes, in MiB.
+    pub(crate) fn memory(&self) -> f64 {
+        self.processes().iter().map(|process| status(process, "VmRSS:") / 1024.0).sum()
+    }
+
+    /// Its processor seconds.
+    pub(crate) fn cpu(&self) -> f64 {
+        self.processes().iter().map(|process| cpu(process)).sum()
+    }
+
+    /// Their directories in /proc.
+    fn processes(&self) -> Vec<PathBuf> {
+        let own = self.up.iter().map(|up| PathBuf::from(format!("/proc/{}", up.pid())));
+        let of_cluster = self.cluster.iter().flat_map(|cluster| PROGRAMS.map(|name| inside(cluster, name)));
+        own.chain(of_cluster).collect()
+    }
+}
+
+/// What a Kubernetes needs beside it.
+fn sidecars(cluster: &TestCluster) -> Vec<Beside> {
+    let root = cluster.kubelet_root(NODE);
+    let plugin = root.join("plugins").join(HOSTPATH);
+    std::fs::create_dir_all(&plugin).expect("a directory");
+    let socket = plugin.join("csi.sock");
+    let log = |name: &str| cluster.directory().join(format!("log/{name}.log"));
+    let driver = hostpath(&socket, &cluster.directory().join("hostpath"), &log("hostpath"));
+    until(|| socket.exists(), "the driver's socket");
+    cluster.apply(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: CSIDriver\nmetadata: {{name: {HOSTPATH}}}\n\
+         spec: {{attachRequired: true}}\n"
+    ));
+    let (socket, kubeconfig) = (socket.display().to_string(), cluster.kubeconfig().display().to_string());
+    let registry = root.join("plugins_registry").display().to_string();
+    let ours = [
+        "sidecar",
+        "--csi-address",
+        &socket,
+        "--kubeconfig",
+        &kubeconfig,
+        "--node",
+        "--roles",
+        "attacher",
+        "--kubelet-registration-path",
+        &socket,
+        "--plugin-registration-path",
+        &registry,
+        "--http-endpoint",
+        "127.0.0.1:0",
+    ];
+    let ours = Beside::start(&built("wharf"), &ours, &log("sidecar"));
+    let registered = format!("jsonpath={{.spec.drivers[0].name}}={HOSTPATH}");
+    cluster.wait_for(&format!("csinode/{NODE}"), &registered, START);
+    let args = ["--csi-address", &socket, "--kubeconfig", &kubeconfig];
+    vec![driver, ours, Beside::start(&upstream("csi-provisioner"), &args, &log("provisioner"))]
+}
+
+fn hostpath(socket: &Path, state: &Path, log: &Path) -> Beside {
+    std::fs::create_dir_all(state).expect("a directory");
+    let (endpoint, state) = (format!("unix://{}", socket.display()), state.join("volumes"));
+    let (node, state) = (format!("--nodeid={NODE}"), state.display().to_string());
+    let args = ["--endpoint", &endpoint, &node, "--enable-attach", "--statedir", &state];
+    Beside::start(&upstream("hostpathplugin"), &args, log)
+}
+
+/// A program of the cluster, which has process numbers of its own.
+fn inside(cluster: &TestCluster, name: &str) -> PathBuf {
+    let file = cluster.directory().join("pid").join(name);
+    let number = std::fs::read_to_string(&file).expect("a program of the cluster");
+    let program = name.trim_end_matches("-node-a");
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten().map(|entry| entry.path());
+    let is_it = |process: &PathBuf| {
+        let text = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+        // The kernel keeps fifteen letters of a name.
+        let named = text.lines().next().and_then(|line| line.split_whitespace().nth(1));
+        line.split_whitespace().count() > 1
+            && line.split_whitespace().next_back() == Some(number.trim())
+            && named.is_some_and(|named| named.starts_with(&program[..program.len().min(15)]))
+    };
+    processes.into_iter().find(is_it).unwrap_or_else(|| panic!("{name} runs"))
+}
+
+fn status(process: &Path, field: &str) -> f64 {
+    let text = std::fs::read_to_string(process.join("status")).unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
+    line.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0.0)
+}
+
+/// User and system, in seconds; the kernel's clock of processes has a hundred ticks in one.
+fn cpu(process: &Path) -> f64 {
+    let text = std::fs::read_to_string(process.join("stat")).unwrap_or_default();
+    let fields = text.rsplit(')').next().unwrap_or_default().split_whitespace();
+    fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
+fn until(so: impl Fn() -> bool, what: &str) {
+    let began = Instant::now();
+    while !so() {
+        assert!(began.elapsed() < START, "not within {START:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,121 @@
+//! What a pod cannot do to the machine, to `wharf up` and to other pods, though it is root in its container.
+
+use std::os::unix::net::UnixListener;
+
+use serde_json::json;
+
+use crate::machine::Machine;
+use crate::objects::{KEEPER, claim, field, pod};
+
+/// Each line that it says is something that it should not have been able to do. `$DATA` is the data directory, `$HERE` a
+/// directory of the host beside it, `$PORT` the API's port.
+const INTRUDER: &str = r#"
+say() { echo "LEAK $*"; }
+# The host's own files.
+echo intruder > /etc/wharf-intruder; echo intruder >> /etc/passwd
+# What wharf up keeps: credentials, keys, objects, sockets, other pods' volumes.
+test -z "$(ls -A "$DATA" 2>/dev/null)" || say "the data directory has $(ls -A "$DATA")"
+for file in kubeconfig api run/local.sock run/pid pool.img pool kubelet containers logs; do
+  test ! -e "$DATA/$file" || say "$file is seen"
+done
+cat "$DATA/kubeconfig" >/dev/null 2>&1 && say "credentials are read"
+umount "$DATA" 2>/dev/null && say "what hides the data directory is unmounted"
+# The other pod's volume, by any path and by what is mounted.
+grep -rqs "of-the-other" /data /mnt /run /tmp /var/lib/kubelet 2>/dev/null && say "the other's data is found"
+awk '{ print $5 }' /proc/self/mountinfo | grep -E "globalmount|kubernetes.io~|/pool" && say "mounts of others"
+# Processes of the host, and the host's root through them.
+for pid in /proc/[0-9]*; do
+  name=$(cat "$pid/comm" 2>/dev/null)
+  case $name in wharf*|systemd|init) say "process $name" ;; esac
+  test ! -e "$pid/root$DATA/kubeconfig" || say "the host's root is reached by $pid"
+done
+# Devices: of volumes, of the pool, of the machine.
+for device in /dev/loop* /dev/vd* /dev/sd* /dev/nvme* /dev/mem /dev/kmsg; do test ! -e "$device" || say "$device is seen"; done
+for minor in 0 1 2 3 4 5 6 7; do
+  for place in /dev /tmp /data; do
+    mknod "$place/disk" b 7 $minor 2>/dev/null && head -c 1 "$place/disk" >/dev/null 2>&1 && say "loop device $minor is read"
+    rm -f "$place/disk"
+  done
+done
+# New mounts, modules, the clock, other namespaces.
+mount -t tmpfs none /mnt 2>/dev/null && say "something is mounted"
+mount --bind / /mnt 2>/dev/null && say "something is bound"
+unshare --mount true 2>/dev/null && say "a mount namespace is made"
+nsenter --target 1 --mount true 2>/dev/null && [ "$(readlink /proc/1/ns/mnt)" != "$(readlink /proc/self/ns/mnt)" ] && say "another mount namespace"
+chroot /proc/1/root true 2>/dev/null && test -e /proc/1/root"$DATA"/kubeconfig && say "chroot to the host"
+(echo 1 > /proc/sys/kernel/sysrq) 2>/dev/null && say "sysctl is written"
+(echo /data/x > /proc/sys/kernel/core_pattern) 2>/dev/null && say "core_pattern is written"
+find /sys -maxdepth 3 -name release_agent -writable 2>/dev/null | grep . && say "release_agent is writable"
+(echo 1 > /sys/block/loop0/loop/autoclear) 2>/dev/null && say "/sys is written"
+# Sockets of the host by its files; the API without credentials.
+perl -e 'use Socket; socket(my $s, AF_UNIX, SOCK_STREAM, 0) or exit 1; exit !connect($s, sockaddr_un($ARGV[0]))' "$HERE/socket" \
+  && say "a socket of the host is reached"
+for path in /api/v1/secrets /api/v1/namespaces/default/pods; do
+  code=$(curl -sk -o /dev/null -w '%{http_code}' "https://127.0.0.1:$PORT$path" 2>/dev/null)
+  case $code in 401|403) ;; *) say "the API answers $code to nobody" ;; esac
+done
+token=/var/run/secrets/kubernetes.io/serviceaccount/token
+if test -e $token; then
+  code=$(curl -sk -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $(cat $token)" "https://127.0.0.1:$PORT/api/v1/secrets")
+  test "$code" = 403 || say "the API answers $code to the pod's account"
+fi
+echo done
+trap 'exit 0' TERM; sleep 100000 & wait $!
+"#;
+
+#[test]
+fn a_pod_reaches_neither_the_host_nor_wharf_nor_other_pods() {
+    let mut machine = Machine::new();
+    let _listener = UnixListener::bind(machine.beside().join("socket")).unwrap();
+    machine.create(&claim("other", "32Mi"));
+    machine.create(&claim("own", "32Mi"));
+    machine.create(&pod("other", "other", &format!("echo of-the-other > /data/secret; {KEEPER}")));
+    machine.running("other");
+    let passwd = std::fs::read("/etc/passwd").unwrap();
+    let (data, here) = (machine.data().display().to_string(), machine.beside().display().to_string());
+    let port = machine.port();
+    let mut intruder = pod("intruder", "own", INTRUDER);
+    intruder["spec"]["containers"][0]["env"] = json!([
+        {"name": "DATA", "value": data}, {"name": "HERE", "value": here}, {"name": "PORT", "value": port},
+    ]);
+    machine.create(&intruder);
+    let said = machine.until("the pod has tried all", |machine| {
+        let said = machine.said("intruder");
+        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    });
+    let leaks: Vec<&str> = said.lines().filter(|line| line.starts_with("LEAK")).collect();
+    assert!(leaks.is_empty(), "{said}");
+    assert_eq!(std::fs::read("/etc/passwd").unwrap(), passwd);
+    assert!(!std::fs::exists("/etc/wharf-intruder").unwrap());
+    // Nor did it see, or keep from going, a volume that came after it.
+    machine.create(&claim("later", "32Mi"));
+    machine.create(&pod("later", "later", KEEPER));
+    machine.running("later");
+    let mounts = machine.run(&["cat", &format!("/proc/{}/mountinfo", machine.process_of("intruder"))]);
+    let volume = machine.field("pvc/own", "/spec/volumeName");
+    for other in ["other", "later"] {
+        let other = machine.field(&format!("pvc/{other}"), "/spec/volumeName");
+        assert!(!other.is_empty() && other != volume);
+        assert!(!mounts.contains(&other), "{mounts}");
+    }
+    machine.delete("pod/later");
+    machine.delete("pvc/later");
+    machine.gone("pvc/later");
+    machine.nothing_else_is_mounted(&["other", "intruder"]);
+    machine.delete_everything();
+}
+
+impl Machine {
+    /// The process of a pod's container, as the machine sees it.
+    fn process_of(&self, pod: &str) -> String {
+        let uid = self.field(&format!("pod/{pod}"), "/metadata/uid");
+        let records =
+            self.names("containers").into_iter().map(|name| self.data().join("containers").join(name));
+        let read = |path: std::path::PathBuf| -> serde_json::Value {
+            serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or_default()
+        };
+        let mut own = records.filter(|record| read(record.join("order.json")).to_string().contains(&uid));
+        let running = read(own.next().expect("the container's record").join("running.json"));
+        field(&running, "/program/pid")
+    }
+}

@@ -1,0 +1,217 @@
+//! kill -9 of `wharf up` at every boundary of the six flows, and at random moments.
+
+use std::time::{Duration, Instant};
+
+use wharf_testkit::Dice;
+
+use crate::machine::Machine;
+use crate::objects::{KEEPER, claim, claim_of, name, pod, restored, sized, snapshot};
+
+/// A moment in a flow: what it is called, and whether it has come.
+type Boundary = (&'static str, fn(&Machine) -> bool);
+
+/// How long it may take to come to the next boundary.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+impl Machine {
+    /// Kills at each of these moments, as soon as it has come, and starts again.
+    fn killed_at(&mut self, boundaries: &[Boundary]) {
+        for (boundary, has_come) in boundaries {
+            let until = Instant::now() + PATIENCE;
+            while !has_come(self) {
+                assert!(self.runs(), "{boundary}: wharf up has ended");
+                assert!(Instant::now() < until, "{boundary}: it does not come to that");
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            println!("killed when {boundary}");
+            self.restart();
+        }
+    }
+
+    fn is_mounted(&self, end: &str) -> bool {
+        self.mounts().iter().any(|path| path.ends_with(end))
+    }
+
+    fn says_now(&self, object: &str, pointer: &str, wanted: &str) -> bool {
+        self.field(object, pointer) == wanted
+    }
+
+    fn some(&self, kind: &str) -> bool {
+        self.try_list(kind).is_ok_and(|all| !all.is_empty())
+    }
+
+    /// Somebody says that there is none.
+    fn none(&self, kind: &str) -> bool {
+        self.try_list(kind).is_ok_and(|all| all.is_empty())
+    }
+}
+
+const PROVISION: [Boundary; 5] = [
+    ("the claim is there", |m| m.some("pvc")),
+    ("the volume is being made", |m| !m.names("pool/volumes").is_empty()),
+    ("the PersistentVolume is there", |m| m.some("pv")),
+    ("the volume is bound", |m| {
+        m.try_list("pv").is_ok_and(|all| all.iter().any(|pv| pv["status"]["phase"] == "Bound"))
+    }),
+    ("the claim is bound", |m| m.says_now("pvc/data", "/status/phase", "Bound")),
+];
+
+const TO_RUNNING: [Boundary; 9] = [
+    ("the pod is there", |m| m.some("pod")),
+    ("the pod has a node", |m| m.says_now("pod/keeper", "/spec/nodeName", "node-1")),
+    ("the attachment is there", |m| m.some("va")),
+    ("the volume is attached", |m| {
+        m.try_list("va")
+            .is_ok_and(|all| all.iter().any(|attachment| attachment["status"]["attached"] == true))
+    }),
+    ("the volume has its device", |m| !m.devices().is_empty()),
+    ("the volume is staged", |m| m.is_mounted("globalmount")),
+    ("the volume is published", |m| m.is_mounted("mount")),
+    ("the container is ordered", |m| !m.names("containers").is_empty()),
+    ("the pod runs", |m| m.says_now("pod/keeper", "/status/phase", "Running")),
+];
+
+const SNAPSHOT: [Boundary; 4] = [
+    ("the snapshot is asked for", |m| m.some("vs")),
+    ("the snapshot has its content", |m| m.some("vsc")),
+    ("the snapshot is in the pool", |m| !m.names("pool/snapshots").is_empty()),
+    ("the snapshot is ready", |m| m.says_now("vs/cut", "/status/readyToUse", "true")),
+];
+
+const EXPANSION: [Boundary; 3] = [
+    ("more is asked for", |m| m.says_now("pvc/data", "/spec/resources/requests/storage", "400Mi")),
+    ("the volume has grown", |m| {
+        m.try_list("pv").is_ok_and(|all| all.iter().any(|pv| pv["spec"]["capacity"]["storage"] == "400Mi"))
+    }),
+    ("the claim has grown", |m| m.says_now("pvc/data", "/status/capacity/storage", "400Mi")),
+];
+
+const FROM_RUNNING: [Boundary; 6] = [
+    ("the pod is to go", |m| {
+        m.get("pod/keeper").is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
+    }),
+    ("the volume is unpublished", |m| !m.is_mounted("mount")),
+    ("the volume is unstaged", |m| !m.is_mounted("globalmount")),
+    ("the device is let go of", |m| m.devices().is_empty()),
+    ("the pod is gone", |m| m.none("pod")),
+    ("the volume is detached", |m| m.none("va")),
+];
+
+const DELETION: [Boundary; 4] = [
+    ("the claim is gone", |m| m.none("pvc")),
+    ("the volume is being deleted", |m| m.names("pool/volumes").is_empty()),
+    ("the trash is empty", |m| m.names("pool/trash").is_empty()),
+    ("the PersistentVolume is gone", |m| m.none("pv")),
+];
+
+/// One life of a volume, with a kill at each step.
+#[test]
+fn killed_at_every_boundary() {
+    let mut machine = Machine::new();
+    machine.create(&claim_of("data", "300Mi", "local-xfs"));
+    machine.killed_at(&PROVISION);
+    machine.create(&pod("keeper", "data", KEEPER));
+    machine.killed_at(&TO_RUNNING);
+    machine.running("keeper");
+    machine.nothing_else_is_mounted(&["keeper"]);
+    machine.written("keeper");
+    machine.create(&snapshot("cut", "data"));
+    machine.killed_at(&SNAPSHOT);
+    machine.patch("pvc/data", &sized("400Mi"));
+    machine.killed_at(&EXPANSION);
+    machine.check_data("data");
+    machine.running("keeper");
+    machine.delete("pod/keeper");
+    machine.killed_at(&FROM_RUNNING);
+    machine.check_data("data");
+    machine.create(&restored("again", "400Mi", "local-xfs", "cut"));
+    machine.check_data("again");
+    machine.delete("pvc/again");
+    machine.gone("pvc/again");
+    machine.until("the copy is gone", |machine| {
+        if machine.try_list("pv")?.len() == 1 { Ok(()) } else { Err("not yet".to_owned()) }
+    });
+    machine.delete("pvc/data");
+    machine.killed_at(&DELETION);
+    machine.delete("vs/cut");
+    machine.killed_at(&[
+        ("the snapshot is gone", |m| m.none("vs")),
+        ("the content is gone", |m| m.none("vsc")),
+        ("the pool is empty", |m| m.names("pool/snapshots").is_empty()),
+    ]);
+    machine.ready();
+    machine.nothing_is_left();
+}
+
+/// So many kills at random moments.
+const KILLS: usize = 30;
+/// A kill comes less than this long after something was asked for.
+const SOON: usize = 400;
+const CLAIMS: usize = 4;
+
+/// Claims and pods come and go while `wharf up` is killed again and again. `UP_SEED` repeats the choices of a run.
+#[test]
+fn killed_at_random() {
+    let mut dice = Dice::seeded_by("UP_SEED");
+    let mut machine = Machine::new();
+    for number in 0..KILLS {
+        let who = dice.roll(CLAIMS);
+        let (data, keeper) = (format!("data-{who}"), format!("keeper-{who}"));
+        let (has_claim, has_pod) = (machine.there("pvc", &data), machine.there("pod", &keeper));
+        match (has_claim, has_pod, dice.roll(4)) {
+            (None, ..) => {
+                machine.create(&claim(&data, "32Mi"));
+                machine.create(&pod(&keeper, &data, KEEPER));
+            }
+            // What is going has its name until it is gone.
+            (Some(false), ..) | (_, Some(false), _) => {}
+            (Some(true), None, 0) => machine.delete(&format!("pvc/{data}")),
+            (Some(true), None, _) => drop(machine.create(&pod(&keeper, &data, KEEPER))),
+            (Some(true), Some(true), 0) => drop(machine.create(&snapshot(&format!("cut-{number}"), &data))),
+            (Some(true), Some(true), 1) => {
+                machine.delete(&format!("pod/{keeper}"));
+                machine.delete(&format!("pvc/{data}"));
+            }
+            (Some(true), Some(true), _) => machine.delete(&format!("pod/{keeper}")),
+        }
+        std::thread::sleep(Duration::from_millis(u64::try_from(dice.roll(SOON)).unwrap()));
+        machine.restart();
+    }
+    // Those that are to stay come to rest, and so do those that are to go.
+    let stays = |object: &serde_json::Value| object["metadata"]["deletionTimestamp"].is_null();
+    let pods: Vec<String> = machine.list("pod").iter().filter(|pod| stays(pod)).map(name).collect();
+    let claims: Vec<String> = machine.list("pvc").iter().filter(|claim| stays(claim)).map(name).collect();
+    for pod in &pods {
+        machine.running(pod);
+    }
+    machine.until("those that go are gone", |machine| {
+        let left = |kind, kept: &[String]| -> Result<usize, String> {
+            Ok(machine.try_list(kind)?.iter().filter(|object| !kept.contains(&name(object))).count())
+        };
+        match left("pod", &pods)? + left("pvc", &claims)? {
+            0 => Ok(()),
+            _ => Err(format!("{:?}", machine.try_list("pod")?)),
+        }
+    });
+    machine.nothing_else_is_mounted(&pods.iter().map(String::as_str).collect::<Vec<_>>());
+    for claim in &claims {
+        // A claim whose pod went before it had written anything has nothing to compare.
+        let keeper = claim.replace("data", "keeper");
+        if !pods.contains(&keeper) {
+            machine.create(&pod(&keeper, claim, KEEPER));
+            machine.running(&keeper);
+        }
+        machine.written(&keeper);
+        machine.check_data(claim);
+    }
+    machine.delete_everything();
+}
+
+impl Machine {
+    /// Whether an object is there, and if so whether it stays.
+    fn there(&mut self, kind: &str, name: &str) -> Option<bool> {
+        let all = self.list(kind);
+        let found = all.iter().find(|object| self::name(object) == name)?;
+        Some(found["metadata"]["deletionTimestamp"].is_null())
+    }
+}

@@ -1,0 +1,220 @@
+//! Claims, pods and snapshots of these tests, and what is expected of all of them together.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::machine::Machine;
+
+/// Writes data and its checksum into `/data`, or finds both there and compares; then waits for its end.
+pub(crate) const KEEPER: &str = "set -e; cd /data; if test -e sum; then sha256sum -c sum; else \
+    head -c 300000 /dev/urandom > blob; sha256sum blob > sum.new; sync; mv sum.new sum; sync; echo written; fi; \
+    trap 'kill $!; exit 0' TERM; sleep 100000 & wait $!";
+/// Compares the data with its checksum.
+pub(crate) const CHECKER: &str = "cd /data && sha256sum -c sum";
+
+/// A claim of the local driver's default class (ext4).
+pub(crate) fn claim(name: &str, size: &str) -> Value {
+    claim_of(name, size, "local")
+}
+
+/// A claim of a class.
+pub(crate) fn claim_of(name: &str, size: &str, class: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {
+            "storageClassName": class,
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+        },
+    })
+}
+
+/// A claim of a class, filled from a snapshot.
+pub(crate) fn restored(name: &str, size: &str, class: &str, snapshot: &str) -> Value {
+    let mut claim = claim_of(name, size, class);
+    claim["spec"]["dataSource"] =
+        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot});
+    claim
+}
+
+/// A pod that runs a script, with a claim at `/data`. It is not started again when it has ended.
+pub(crate) fn pod(name: &str, claim: &str, script: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": "main", "image": "none", "command": ["bash", "-c", script],
+                "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+            }],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}
+
+/// A snapshot of a claim.
+pub(crate) fn snapshot(name: &str, claim: &str) -> Value {
+    json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": name},
+        "spec": {"source": {"persistentVolumeClaimName": claim}},
+    })
+}
+
+/// Asks for another size.
+pub(crate) fn sized(size: &str) -> Value {
+    json!({"spec": {"resources": {"requests": {"storage": size}}}})
+}
+
+/// What an object's field says, by a JSON pointer; empty if it does not.
+pub(crate) fn field(object: &Value, pointer: &str) -> String {
+    match object.pointer(pointer) {
+        Some(Value::String(text)) => text.clone(),
+        None | Some(Value::Null) => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+pub(crate) fn name(object: &Value) -> String {
+    field(object, "/metadata/name")
+}
+
+impl Machine {
+    /// A field of an object; empty if one of them is not there.
+    pub(crate) fn field(&self, object: &str, pointer: &str) -> String {
+        self.get(object).map(|object| field(&object, pointer)).unwrap_or_default()
+    }
+
+    /// Waits until an object's field says so.
+    pub(crate) fn says(&mut self, object: &str, pointer: &str, wanted: &str) {
+        self.until(&format!("{object} {pointer} is {wanted}"), |machine| {
+            let object = machine.get(object).ok_or("it is not there")?;
+            if field(&object, pointer) == wanted { Ok(()) } else { Err(format!("{:#}", object["status"])) }
+        });
+    }
+
+    /// Waits until a pod runs, which must not have ended.
+    pub(crate) fn running(&mut self, pod: &str) {
+        self.until(&format!("pod {pod} runs"), |machine| {
+            let object = machine.get(&format!("pod/{pod}")).ok_or("it is not there")?;
+            match field(&object, "/status/phase").as_str() {
+                "Running" => Ok(()),
+                phase => {
+                    let said = machine.said(pod);
+                    assert!(phase == "Pending", "pod {pod} is {phase}: {said}\n{:#}", object["status"]);
+                    Err(format!("{:#}", object["status"]))
+                }
+            }
+        });
+    }
+
+    /// Waits until a pod runs and has written its data, or found it as it was.
+    pub(crate) fn written(&mut self, pod: &str) {
+        self.running(pod);
+        self.until(&format!("pod {pod} has its data"), |machine| {
+            let said = machine.said(pod);
+            if said.contains("written") || said.contains(": OK") { Ok(()) } else { Err(said) }
+        });
+    }
+
+    /// Waits until an object is gone.
+    pub(crate) fn gone(&mut self, object: &str) {
+        self.until(&format!("{object} is gone"), |machine| {
+            let (kind, name) = object.split_once('/').unwrap();
+            let all = machine.try_list(kind)?;
+            match all.iter().find(|object| self::name(object) == name) {
+                None => Ok(()),
+                Some(object) => Err(format!("{object:#}")),
+            }
+        });
+    }
+
+    /// Runs a pod that compares a claim's data with its checksum.
+    pub(crate) fn check_data(&mut self, claim: &str) {
+        let name = format!("check-{claim}");
+        self.create(&pod(&name, claim, CHECKER));
+        self.until(&format!("the data of {claim} is what was written"), |machine| {
+            let object = machine.get(&format!("pod/{name}")).ok_or("it is not there")?;
+            let phase = field(&object, "/status/phase");
+            assert_ne!(phase, "Failed", "{claim}: {}", machine.said(&name));
+            if phase == "Succeeded" { Ok(()) } else { Err(format!("{:#}", object["status"])) }
+        });
+        self.delete(&format!("pod/{name}"));
+        self.gone(&format!("pod/{name}"));
+    }
+
+    /// Waits until no more is attached and mounted than these pods have, each of which has one claim: no volume is
+    /// attached twice or staged for nobody.
+    pub(crate) fn nothing_else_is_mounted(&mut self, pods: &[&str]) {
+        let expected: Vec<(String, String)> = pods
+            .iter()
+            .map(|pod| {
+                let pod = self.get(&format!("pod/{pod}")).unwrap();
+                let claim = field(&pod, "/spec/volumes/0/persistentVolumeClaim/claimName");
+                (field(&pod, "/metadata/uid"), self.field(&format!("pvc/{claim}"), "/spec/volumeName"))
+            })
+            .collect();
+        let volumes: BTreeSet<String> = expected.iter().map(|(_, volume)| volume.clone()).collect();
+        self.until("nothing else is mounted", |machine| {
+            let attached: Vec<String> = machine
+                .try_list("va")?
+                .iter()
+                .map(|attachment| field(attachment, "/spec/source/persistentVolumeName"))
+                .collect();
+            let once: BTreeSet<String> = attached.iter().cloned().collect();
+            assert_eq!(once.len(), attached.len(), "a volume is attached twice: {attached:?}");
+            let mounts = machine.mounts();
+            let staged = mounts.iter().filter(|path| path.ends_with("globalmount")).count();
+            let published: Vec<_> = mounts.iter().filter(|path| path.ends_with("mount")).collect();
+            let is_published = |(uid, volume): &(String, String)| {
+                let own = format!("pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount");
+                published.iter().filter(|path| path.ends_with(&own)).count() == 1
+            };
+            let mounted = staged == volumes.len() && published.len() == expected.len();
+            let devices = machine.devices();
+            if once == volumes
+                && mounted
+                && expected.iter().all(is_published)
+                && devices.len() == volumes.len()
+            {
+                return Ok(());
+            }
+            Err(format!("of {expected:?}: attached {attached:?}, mounted {mounts:?}, devices {devices:?}"))
+        });
+    }
+
+    /// Deletes all that was made, and waits until nothing is left of it anywhere.
+    pub(crate) fn delete_everything(&mut self) {
+        for kind in ["pod", "vs", "pvc"] {
+            for object in self.list(kind) {
+                self.delete(&format!("{kind}/{}", name(&object)));
+            }
+        }
+        self.nothing_is_left();
+    }
+
+    /// Waits until no object, volume, mount, device or directory is left.
+    pub(crate) fn nothing_is_left(&mut self) {
+        self.until("nothing is left", |machine| {
+            let mut left = Vec::new();
+            for kind in ["pod", "vs", "vsc", "pvc", "pv", "va"] {
+                let objects = machine.try_list(kind)?;
+                left.extend(objects.iter().map(|object| format!("{kind}/{} {:#}", name(object), object)));
+            }
+            for directory in ["volumes", "snapshots", "groups", "trash"] {
+                let names = machine.names(&format!("pool/{directory}"));
+                left.extend(names.iter().map(|name| format!("{name} in the pool")));
+            }
+            for directory in
+                ["kubelet/pods", "containers", "kubelet/plugins/kubernetes.io/csi/local.csi.wharf.dev"]
+            {
+                let names = machine.names(directory);
+                left.extend(names.iter().map(|name| format!("{directory}/{name}")));
+            }
+            left.extend(machine.mounts().iter().map(|path| format!("mount {}", path.display())));
+            left.extend(machine.devices().iter().map(|path| format!("device {}", path.display())));
+            if left.is_empty() { Ok(()) } else { Err(left.join("\n")) }
+        });
+    }
+}
