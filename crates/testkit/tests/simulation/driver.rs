@@ -134,7 +134,7 @@ impl Driver {
         let sim = &self.sim;
         let soon = |sim: &Sim| sim.within(Duration::from_millis(30));
         let mut fate = Fate { before: soon(sim), instead: None, after: None, lasts: soon(sim) };
-        if !sim.fails() {
+        if !sim.driver_fails() {
             return fate;
         }
         match sim.roll(10) {

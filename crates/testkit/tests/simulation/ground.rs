@@ -16,7 +16,7 @@ use wharf_model::{CSIDriver, CSINode, Key, Kind, PersistentVolumeClaim, Scope, S
 
 use crate::api;
 use crate::driver::{DRIVER, Truth};
-use crate::processes::{NODES, Processes};
+use crate::processes::Processes;
 use crate::sim::Sim;
 
 /// Classes: volumes are made at once, or when there is a pod.
@@ -66,7 +66,7 @@ impl Ground {
             }))
             .await;
         }
-        for name in NODES {
+        for name in self.sim.nodes {
             self.node(name).await;
         }
     }

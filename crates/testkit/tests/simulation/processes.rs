@@ -21,8 +21,6 @@ use crate::kubelet;
 use crate::planted::{self, Bug};
 use crate::sim::Sim;
 
-pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
-
 /// What runs.
 pub(crate) struct Processes {
     sim: Arc<Sim>,
@@ -35,19 +33,19 @@ pub(crate) struct Processes {
 
 impl Processes {
     pub(crate) fn new(sim: &Arc<Sim>, api: &Api, truth: &Arc<Mutex<Truth>>) -> Self {
-        let machines = NODES.map(|node| (node, Memory::new(node, truth))).into();
+        let machines = sim.nodes.iter().map(|node| (*node, Memory::new(node, truth))).collect();
         let (sim, truth) = (Arc::clone(sim), Arc::clone(truth));
         Self { sim, api: api.clone(), truth, machines, running: BTreeMap::new() }
     }
 
     /// All there are.
-    pub(crate) fn names() -> Vec<&'static str> {
-        ["controllers", "sidecar"].into_iter().chain(NODES).collect()
+    pub(crate) fn names(&self) -> Vec<&'static str> {
+        ["controllers", "sidecar"].into_iter().chain(self.machines.keys().copied()).collect()
     }
 
     /// Starts those that do not run.
     pub(crate) fn start_all(&mut self) {
-        Self::names().into_iter().for_each(|name| self.start(name));
+        self.names().into_iter().for_each(|name| self.start(name));
     }
 
     pub(crate) fn start(&mut self, name: &'static str) {

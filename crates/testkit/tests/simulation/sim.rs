@@ -15,6 +15,7 @@ use crate::planted::Bug;
 
 /// When virtual time begins, in milliseconds since 1970.
 const BEGIN: i64 = 1_767_225_600_000;
+const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
 /// One run of one seed.
 pub(crate) struct Sim {
@@ -24,8 +25,11 @@ pub(crate) struct Sim {
     began: Instant,
     /// Whether calls fail.
     storm: AtomicBool,
-    /// How many of a hundred calls fail in a storm; a seed's own.
+    /// How many of a hundred requests to the API fail in a storm; a seed's own. Of calls to the driver, which are few, twice
+    /// as many.
     pub(crate) rough: usize,
+    /// The nodes of the cluster: two, or sometimes three, which take longer.
+    pub(crate) nodes: &'static [&'static str],
     /// What is wrong on purpose.
     pub(crate) bug: Option<Bug>,
 }
@@ -44,9 +48,11 @@ impl Sim {
             began: Instant::now(),
             storm: AtomicBool::new(false),
             rough: 0,
+            nodes: &NODES,
             bug,
         };
-        sim.rough = [0, 3, 8, 15][sim.roll(4)];
+        sim.rough = [0, 4, 8, 14][sim.roll(4)];
+        sim.nodes = if sim.roll(4) == 0 { &NODES } else { &NODES[..2] };
         Arc::new(sim)
     }
 
@@ -75,9 +81,14 @@ impl Sim {
         Duration::from_millis(self.roll(most.as_millis() as usize + 1) as u64)
     }
 
-    /// Whether this call fails.
+    /// Whether this request to the API fails.
     pub(crate) fn fails(&self) -> bool {
-        self.storm.load(Ordering::Relaxed) && self.roll(100) < self.rough
+        self.storms() && self.roll(100) < self.rough
+    }
+
+    /// Whether this call to the driver does.
+    pub(crate) fn driver_fails(&self) -> bool {
+        self.storms() && self.roll(100) < 2 * self.rough
     }
 
     pub(crate) fn storms(&self) -> bool {

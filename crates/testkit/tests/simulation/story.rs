@@ -9,12 +9,11 @@ use wharf_model::PersistentVolumeClaim;
 use wharf_model::whole::Pod;
 
 use crate::ground::{CLASSES, Ground};
-use crate::processes::{NODES, Processes};
 
 /// Places for claims.
 const SLOTS: usize = 3;
 /// How much happens.
-const EVENTS: usize = 10;
+const EVENTS: usize = 8;
 /// So long it may take until all pods run, once nothing fails any more.
 const CALM: Duration = Duration::from_secs(1200);
 /// And so long until nothing is left.
@@ -41,7 +40,7 @@ pub(crate) async fn tell(ground: &mut Ground) -> Result<(), String> {
         let pause = ground.sim.within(Duration::from_millis(pause));
         sleep(pause).await;
         safe(ground)?;
-        if event % 5 == 4 {
+        if event % 4 == 3 {
             ground.explained().await?;
         }
     }
@@ -88,7 +87,7 @@ async fn somebody_dies(ground: &mut Ground, dead: &mut Vec<&'static str>) {
     }
     let soon = sim.pick(&[20, 150, 1_500]);
     sleep(sim.within(Duration::from_millis(soon))).await;
-    let name = sim.pick(&Processes::names());
+    let name = sim.pick(&ground.processes.names());
     ground.processes.kill(name).await;
     if sim.roll(2) == 0 {
         sleep(sim.within(Duration::from_secs(2))).await;
@@ -107,7 +106,7 @@ async fn happens(ground: &Ground, slots: &mut [Slot]) {
     // Names are used once, so nobody has to wait until one is gone.
     let (new_claim, new_pod) = (format!("c{number}-{}", slot.count), format!("p{number}-{}", slot.count));
     let of = |claim: &str| json!({"persistentVolumeClaim": {"claimName": claim}});
-    let anywhere = || Some(sim.pick(&NODES)).filter(|_| sim.roll(2) == 0);
+    let anywhere = || Some(sim.pick(sim.nodes)).filter(|_| sim.roll(2) == 0);
     match (sim.roll(9), slot.claim.clone(), slot.pod.clone()) {
         (chance, None, _) => {
             ground.claim(&new_claim, sim.pick(&CLASSES).0).await;
@@ -143,7 +142,7 @@ async fn happens(ground: &Ground, slots: &mut [Slot]) {
         // It moves to another node.
         (_, Some(claim), Some(old)) => {
             ground.delete::<Pod>(&old).await;
-            ground.pod(&new_pod, of(&claim), Some(sim.pick(&NODES))).await;
+            ground.pod(&new_pod, of(&claim), Some(sim.pick(sim.nodes))).await;
             slot.pod = Some(new_pod);
         }
     }
