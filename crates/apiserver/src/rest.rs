@@ -24,7 +24,7 @@ mod patch;
 mod placement;
 mod pods;
 mod query;
-mod random;
+pub(crate) mod random;
 mod remove;
 mod route;
 mod select;

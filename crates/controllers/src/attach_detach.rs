@@ -196,7 +196,7 @@ impl AttachDetach {
         }
     }
 
-    /// co.md 1.3 "Start". Of half the pods nothing follows: what they want would seem unwanted.
+    /// Of half the pods nothing follows: what they want would seem unwanted.
     async fn synced(&self) {
         self.pods.synced().await;
         self.claims.synced().await;

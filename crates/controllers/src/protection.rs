@@ -21,6 +21,7 @@ use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttr
 use crate::Context;
 use crate::binder::{PODS_BY_CLAIM, index_pods};
 pub(crate) use decide::is_made_for;
+pub use decide::uses;
 use decide::{Need, of_claim, of_class, of_volume};
 
 mod act;

@@ -1,16 +1,18 @@
 //! A claim's way to its volume, and a volume's to its end.
 
+use wharf_controllers::protection::uses;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};
-use wharf_model::names::{annotation, reason};
+use wharf_model::matching::{check, is_for};
+use wharf_model::names::{annotation, condition, reason};
 use wharf_model::volume::{ReclaimPolicy, VolumePhase};
 use wharf_model::whole::Pod;
-use wharf_model::{Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use crate::facts::{ClaimFacts, Facts, Known};
 use crate::story::{Said, Step};
 
 /// Who binds claims.
-const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
+pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
 
 /// The way of a claim, as far as it has come.
 pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
@@ -41,10 +43,20 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     steps
 }
 
+/// The same, and on to the nodes whose pods use it.
+pub(crate) fn walk_on(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
+    let mut steps = walk(facts, all);
+    if facts.claim.there().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
+        steps.extend(crate::attach::everywhere(facts, all, now));
+    }
+    steps
+}
+
 /// Why a claim that is to go is still there.
 fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
     let since = claim.metadata.deletion_timestamp;
-    let pods: Vec<String> = facts.pods.iter().flatten().map(|pod| pod.metadata.name.clone()).collect();
+    let users = facts.pods.iter().flatten().filter(|pod| uses(pod, claim));
+    let pods: Vec<String> = users.map(|pod| pod.metadata.name.clone()).collect();
     let kept = claim.metadata.finalizers.join(", ");
     match (facts.pods.is_some(), pods.is_empty()) {
         (true, false) => {
@@ -74,7 +86,10 @@ fn unbound(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &
             Known::Unknown => {
                 Step::unknown(name, format!("it asks for volume {volume}, which could not be read"))
             }
-            Known::There(there) => step(elsewhere(claim, there, volume), BINDER).after(mismatch),
+            Known::There(there) => {
+                let (says, whose) = elsewhere(claim, there, volume);
+                step(says, whose).after(mismatch)
+            }
         };
     }
     let class = match (claim.class(), &facts.class) {
@@ -107,12 +122,18 @@ fn unbound(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &
     provisioning(name, claim, class, facts, all).since(since)
 }
 
-fn elsewhere(claim: &PersistentVolumeClaim, volume: &PersistentVolume, name: &str) -> String {
-    match &volume.spec.claim_ref {
-        Some(other) if !volume.is_bound_to(&claim.metadata) && !other.uid.is_empty() => {
-            format!("it asks for volume {name}, which is claim {}'s", other.key())
+/// What keeps a claim from the volume that it asks for, by the binder's rules.
+fn elsewhere(claim: &PersistentVolumeClaim, volume: &PersistentVolume, name: &str) -> (String, &'static str) {
+    match (&volume.spec.claim_ref, check(volume, claim)) {
+        (Some(other), _) if !is_for(volume, claim) => {
+            let says = format!("it asks for volume {name}, which is claim {}'s", other.key());
+            (says, "you: ask for another volume, or free this one")
         }
-        _ => format!("it asks for volume {name}, and is not bound to it yet"),
+        (None, Err(mismatch)) => {
+            let says = format!("it asks for volume {name}, which does not fit: {mismatch}");
+            (says, "you: make the claim anew, for a volume that fits")
+        }
+        _ => (format!("it asks for volume {name}, and is not bound to it yet"), BINDER),
     }
 }
 
@@ -184,20 +205,13 @@ fn growing(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &
         facts.volume.there().and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.as_str());
     let resizer = format!("the resizer of {}", driver.unwrap_or("its driver"));
     let what = format!("it has {there} and wants {wanted}");
-    let condition = |kind: &str| {
-        claim.status.condition(kind).map(|condition| Said {
-            by: format!("condition {kind}"),
-            text: condition.message.clone(),
-            at: condition.last_transition_time,
-        })
-    };
     let attempt = || all.attempt("resizer", &claim.key().to_string());
     let failed = || {
         attempt()
-            .or_else(|| condition("ControllerResizeError"))
-            .or_else(|| all.warning(claim, &["VolumeResizeFailed"]))
+            .or_else(|| said(claim, condition::CONTROLLER_RESIZE_ERROR))
+            .or_else(|| all.warning(claim, &[reason::VOLUME_RESIZE_FAILED]))
     };
-    let on_node = || condition("NodeResizeError");
+    let on_node = || said(claim, condition::NODE_RESIZE_ERROR);
     let step = match claim.status.allocated_resource_statuses.storage {
         None | Some(ResizeStatus::Unknown) => Step::waits(name, what, resizer).after(failed()),
         Some(ResizeStatus::ControllerResizeInProgress) => {
@@ -222,7 +236,19 @@ fn growing(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &
         )
         .after(on_node()),
     };
-    Some(step)
+    Some(step.since(begun(claim, &[condition::FILE_SYSTEM_RESIZE_PENDING, condition::RESIZING])))
+}
+
+/// Since when the first of these conditions that is there is.
+fn begun(claim: &PersistentVolumeClaim, conditions: &[&str]) -> Option<Time> {
+    conditions.iter().find_map(|kind| claim.status.condition(kind))?.last_transition_time
+}
+
+/// What a condition says.
+fn said(claim: &PersistentVolumeClaim, kind: &str) -> Option<Said> {
+    let condition = claim.status.condition(kind)?;
+    let (text, at) = (condition.message.clone(), condition.last_transition_time);
+    Some(Said { by: format!("condition {kind}"), text, at })
 }
 
 /// How far a change of its attributes class has come.
@@ -231,13 +257,15 @@ fn modifying(name: &str, claim: &PersistentVolumeClaim, all: &Facts) -> Option<S
     let target = &status.target_volume_attributes_class_name;
     let error = all
         .attempt("resizer", &claim.key().to_string())
-        .or_else(|| all.warning(claim, &["VolumeModifyFailed"]));
+        .or_else(|| said(claim, condition::MODIFY_VOLUME_ERROR))
+        .or_else(|| all.warning(claim, &[reason::VOLUME_MODIFY_FAILED]));
     let says = format!("it is being changed to attributes class {target} ({})", status.status);
-    Some(Step::waits(name, says, "the resizer of its driver").after(error))
+    let since = begun(claim, &[condition::MODIFYING_VOLUME]);
+    Some(Step::waits(name, says, "the resizer of its driver").since(since).after(error))
 }
 
 /// The way of a volume, from its claim's end to its own.
-pub(crate) fn walk_volume(all: &Facts) -> Vec<Step> {
+pub(crate) fn walk_volume(all: &Facts, now: Time) -> Vec<Step> {
     let Some(facts) = all.claims.first() else { return Vec::new() };
     let volume = match &facts.volume {
         Known::There(volume) => volume,
@@ -248,7 +276,7 @@ pub(crate) fn walk_volume(all: &Facts) -> Vec<Step> {
     };
     let name = format!("volume {}", volume.metadata.name);
     let mut steps = vec![phase(&name, volume, all)];
-    steps.extend(crate::attach::of_volume(volume, facts, all));
+    steps.extend(crate::attach::everywhere(facts, all, now));
     if volume.metadata.is_deleting() {
         let says = format!("it is being deleted, and kept by {}", volume.metadata.finalizers.join(", "));
         let step = Step::waits(&name, says, "whoever put these finalizers there");

@@ -1,5 +1,7 @@
 //! What is known: objects as they were read, events about them, and what could not be read.
 
+use std::collections::BTreeMap;
+
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -53,6 +55,15 @@ pub struct ClaimFacts {
     pub pods: Option<Vec<Pod>>,
 }
 
+/// A node, as far as stories go.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct NodeFacts {
+    /// The node.
+    pub node: Known<Node>,
+    /// Its drivers.
+    pub csi_node: Known<CSINode>,
+}
+
 /// An event, as far as stories go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Told {
@@ -73,10 +84,8 @@ pub struct Told {
 pub struct Facts {
     /// The pod, where one was asked about.
     pub pod: Known<Pod>,
-    /// The node that it is on.
-    pub node: Known<Node>,
-    /// The drivers of that node.
-    pub csi_node: Known<CSINode>,
+    /// The nodes that have to do with any of it.
+    pub nodes: BTreeMap<String, NodeFacts>,
     /// The claims: the one that was asked about, or the pod's.
     pub claims: Vec<ClaimFacts>,
     /// The snapshot.

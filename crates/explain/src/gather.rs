@@ -1,5 +1,7 @@
 //! Reads what a story needs, once, and notes what it may not or cannot read.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
@@ -9,12 +11,10 @@ use wharf_model::{
     VolumeAttachment,
 };
 
-use crate::attempts;
-use crate::facts::{ClaimFacts, Facts, Known, Told};
+use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::subject::{Subject, What};
+use crate::{attach, attempts};
 
-const DEFAULT_CLASS: [&str; 2] =
-    ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
 const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 /// Why there is no story at all.
@@ -116,10 +116,7 @@ impl Reading<'_> {
             Some(class) => facts.class = self.get(Key::cluster(class)).await,
             None => {
                 let classes = self.list::<StorageClass>(None).await;
-                let default = |class: &StorageClass| {
-                    DEFAULT_CLASS.iter().any(|name| class.metadata.annotation(name) == Some("true"))
-                };
-                facts.default_class = classes.map(|classes| classes.iter().any(default));
+                facts.default_class = classes.map(|classes| classes.iter().any(StorageClass::is_default));
             }
         }
         if !claim.spec.volume_name.is_empty() {
@@ -134,10 +131,31 @@ impl Reading<'_> {
             facts.driver = self.get(Key::cluster(driver)).await;
         }
         facts.attachments = self.attachments(facts.volume.there()).await;
-        let pods = self.list::<Pod>(key.namespace.as_deref()).await;
-        let uses = |pod: &Pod| pod.claims().any(|claim| claim == key.name);
-        facts.pods = pods.map(|pods| pods.into_iter().filter(uses).collect());
+        facts.pods = self.users(&key).await;
+        self.nodes(&facts).await;
         facts
+    }
+
+    /// Pods that name a claim.
+    async fn users(&mut self, claim: &Key) -> Option<Vec<Pod>> {
+        let pods = self.list::<Pod>(claim.namespace.as_deref()).await?;
+        Some(pods.into_iter().filter(|pod| pod.claims().any(|name| name == claim.name)).collect())
+    }
+
+    /// The nodes on which the volume is, or is to be.
+    async fn nodes(&mut self, facts: &ClaimFacts) {
+        for node in attach::nodes(facts) {
+            self.node(node).await;
+        }
+    }
+
+    async fn node(&mut self, name: &str) {
+        if self.facts.nodes.contains_key(name) {
+            return;
+        }
+        let node = self.get::<Node>(Key::cluster(name)).await;
+        let csi_node = self.get::<CSINode>(Key::cluster(name)).await;
+        self.facts.nodes.insert(name.to_owned(), NodeFacts { node, csi_node });
     }
 
     async fn attachments(&mut self, volume: Option<&PersistentVolume>) -> Option<Vec<VolumeAttachment>> {
@@ -152,11 +170,20 @@ impl Reading<'_> {
 
     async fn volume(&mut self, volume: Known<PersistentVolume>) -> ClaimFacts {
         let mut facts = ClaimFacts { volume, ..ClaimFacts::default() };
-        let there = facts.volume.there().cloned();
-        facts.attachments = self.attachments(there.as_ref()).await;
-        if let Some(csi) = there.and_then(|volume| volume.spec.csi) {
+        let Some(there) = facts.volume.there().cloned() else { return facts };
+        facts.attachments = self.attachments(Some(&there)).await;
+        match there.spec.claim_ref.as_ref().map(|claim| claim.key()) {
+            Some(key) => {
+                facts.claim = self.get(key.clone()).await;
+                facts.pods = self.users(&key).await;
+                facts.key = Some(key);
+            }
+            None => facts.pods = Some(Vec::new()),
+        }
+        if let Some(csi) = there.spec.csi {
             facts.driver = self.get(Key::cluster(csi.driver)).await;
         }
+        self.nodes(&facts).await;
         facts
     }
 
@@ -169,8 +196,7 @@ impl Reading<'_> {
             self.facts.claims.push(facts);
         }
         if !pod.spec.node_name.is_empty() {
-            self.facts.node = self.get::<Node>(Key::cluster(&pod.spec.node_name)).await;
-            self.facts.csi_node = self.get::<CSINode>(Key::cluster(&pod.spec.node_name)).await;
+            self.node(&pod.spec.node_name).await;
         }
     }
 
@@ -199,14 +225,12 @@ impl Reading<'_> {
         };
     }
 
-    /// Events of the subject's namespace, and those of objects that have none, which are in `default`.
+    /// Events of the namespaces that have to do with it, and those of objects that have none, which are in `default`.
     async fn events(&mut self, namespace: &str) {
-        let mut namespaces = vec![namespace];
-        if namespace != "default" {
-            namespaces.push("default");
-        }
-        for namespace in namespaces {
-            let events = self.list::<Event>(Some(namespace)).await.unwrap_or_default();
+        let claims = self.facts.claims.iter().filter_map(|claim| claim.key.as_ref()?.namespace.clone());
+        let namespaces = claims.chain([namespace.to_owned(), "default".to_owned()]);
+        for namespace in namespaces.collect::<BTreeSet<_>>() {
+            let events = self.list::<Event>(Some(&namespace)).await.unwrap_or_default();
             self.facts.events.extend(events.into_iter().map(|event| event.told));
         }
     }

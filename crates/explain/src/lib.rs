@@ -33,15 +33,19 @@ pub async fn explain(
     now: Time,
 ) -> Result<Story, GatherError> {
     let facts = gather::gather(cluster, subject, attempts).await?;
-    Ok(walk(subject, &facts, now))
+    let mut story = walk(subject, &facts, now);
+    if attempts.is_none() && story.waits_for().is_some() {
+        story.missing.push("what the sidecars tried: nobody said where one tells".to_owned());
+    }
+    Ok(story)
 }
 
 /// The story, from the facts alone.
 pub fn walk(subject: &Subject, facts: &Facts, now: Time) -> Story {
     let steps = match subject.what {
-        What::Claim => facts.claims.iter().flat_map(|claim| claim::walk(claim, facts)).collect(),
-        What::Pod => pod::walk(facts),
-        What::Volume => claim::walk_volume(facts),
+        What::Claim => facts.claims.iter().flat_map(|claim| claim::walk_on(claim, facts, now)).collect(),
+        What::Pod => pod::walk(facts, now),
+        What::Volume => claim::walk_volume(facts, now),
         What::Snapshot => snapshot::walk(facts),
     };
     Story { subject: subject.to_string(), steps, missing: facts.missing.clone(), now }

@@ -1,5 +1,6 @@
 //! A pod's way to its volumes.
 
+use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::Pod;
 
@@ -8,7 +9,7 @@ use crate::story::{State, Step};
 use crate::{attach, claim};
 
 /// The way of a pod, as far as it has come.
-pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
+pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     let pod = match &facts.pod {
         Known::There(pod) => pod,
         Known::Absent => return vec![Step::waits("pod", "there is no such pod", "whoever is to make it")],
@@ -43,7 +44,7 @@ pub(crate) fn walk(facts: &Facts) -> Vec<Step> {
         return steps;
     }
     for claim in &facts.claims {
-        steps.extend(attach::to_node(claim, node, facts));
+        steps.extend(attach::to_node(claim, node, facts, now));
     }
     if !unbound(&steps) {
         steps.extend(on_node(&name, pod, facts));
@@ -69,7 +70,8 @@ fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
         (_, says) => {
             let says =
                 says.unwrap_or_else(|| "its volumes are mounted, then its containers start".to_owned());
-            let whose = match facts.node.there().is_some_and(|node| !node.is_ready()) {
+            let machine = facts.nodes.get(node).and_then(|node| node.node.there());
+            let whose = match machine.is_some_and(|machine| !machine.is_ready()) {
                 true => format!("node {node}, which is not ready"),
                 false => format!("node {node} (kubelet)"),
             };

@@ -218,6 +218,37 @@ mod tests {
     }
 
     #[test]
+    fn for_people_and_for_programs() {
+        let said = Said { by: "attachError".into(), text: "no room".into(), at: Some(Time(30_000)) };
+        let story = Story {
+            subject: "claim ns/data".into(),
+            steps: vec![
+                Step::done("claim ns/data", "bound"),
+                Step::waits("volume pv", "it is to come", "the attacher")
+                    .since(Some(Time(0)))
+                    .after(Some(said)),
+            ],
+            missing: vec!["events: forbidden".into()],
+            now: Time(60_000),
+        };
+        let text = "✓ claim ns/data: bound\n✗ volume pv: it is to come (for 60 s)\n    it is the turn of the \
+                    attacher\n    last said (attachError, 30 s ago): no room\n! not known: events: forbidden\n";
+        assert_eq!(story.to_string(), text);
+        let json = story.json();
+        assert_eq!((&json["state"], &json["subject"]), (&json!("failed"), &json!("claim ns/data")));
+        assert_eq!(json["missing"], json!(["events: forbidden"]));
+        assert_eq!(json["steps"][0]["error"], Value::Null);
+        assert_eq!(
+            json["steps"][1],
+            json!({
+                "object": "volume pv", "state": "failed", "says": "it is to come", "whose": "the attacher",
+                "since": "1970-01-01T00:00:00Z",
+                "error": {"by": "attachError", "text": "no room", "at": "1970-01-01T00:00:30Z"},
+            })
+        );
+    }
+
+    #[test]
     fn times_are_readable() {
         for (seconds, text) in
             [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172_800, "2 days")]

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use wharf_model::Time;
+use wharf_model::whole::Pod;
 
-use crate::facts::{ClaimFacts, Facts, Known, Told};
+use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::{Attempt, State, Subject, walk};
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Known<T> {
@@ -64,7 +65,7 @@ fn of(claim: ClaimFacts) -> Facts {
     Facts { claims: vec![claim], ..Facts::default() }
 }
 
-/// co.md 1.1: what a claim without a volume waits for.
+/// What a claim without a volume waits for.
 #[test]
 fn claims_without_a_volume() {
     let pending = || json!({"phase": "Pending"});
@@ -153,7 +154,7 @@ fn the_last_error_is_told() {
     assert_eq!(said(&all).as_deref(), Some("exact"));
 }
 
-/// co.md 1.4: how far an expansion has come.
+/// How far an expansion has come.
 #[test]
 fn expansions() {
     for (status, whose) in [
@@ -164,12 +165,18 @@ fn expansions() {
         (json!({"storage": "NodeResizeInProgress"}), "the node"),
         (json!({"storage": "NodeResizeInfeasible"}), "you: ask for less"),
     ] {
+        let status: Value = status;
         let mut facts = bound();
         facts.claim = object(json!({
             "metadata": {"name": "data", "namespace": "default", "uid": "c"},
             "spec": {"volumeName": "pv", "resources": {"requests": {"storage": "2Gi"}}},
-            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": status},
+            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": status,
+                "conditions": [
+                    {"type": "Resizing", "status": "True", "lastTransitionTime": "1970-01-01T00:00:09Z"},
+                ]},
         }));
+        let story = walk(&"pvc/data".parse().unwrap(), &of(facts.clone()), Time(0));
+        assert_eq!(story.waits_for().unwrap().since, Some(Time(9000)), "{status}");
         let (state, turn, text) = answer("pvc/data", &of(facts));
         assert_eq!(state, Some(State::Waits), "{text}");
         assert!(turn.contains(whose) && text.contains("it has 1Gi and wants 2Gi"), "{turn} {text}");
@@ -179,57 +186,119 @@ fn expansions() {
 
 fn pod(phase: &str) -> Facts {
     Facts {
-        pod: object(json!({
-            "metadata": {"name": "p", "namespace": "default", "uid": "p"},
-            "spec": {"nodeName": "n", "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
-            "status": {"phase": phase},
-        })),
-        node: object(json!({
-            "metadata": {"name": "n",
-                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}],
-                "volumesAttached": [{"name": "kubernetes.io/csi/d.csi^h"}]},
-        })),
-        csi_node: object(
-            json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d.csi", "nodeID": "n"}]}}),
-        ),
-        claims: vec![bound()],
+        pod: Known::There(user("p", "n", phase)),
+        nodes: [("n".to_owned(), node("n", &["kubernetes.io/csi/d.csi^h"]))].into(),
+        claims: vec![ClaimFacts { pods: Some(vec![user("p", "n", phase)]), ..bound() }],
         ..Facts::default()
     }
 }
 
-fn attachment(node: &str, status: Value) -> wharf_model::VolumeAttachment {
+/// A node that is well, has the driver, and knows of these volumes.
+fn node(name: &str, attached: &[&str]) -> NodeFacts {
+    let attached: Vec<Value> = attached.iter().map(|name| json!({"name": name})).collect();
+    NodeFacts {
+        node: object(json!({
+            "metadata": {"name": name,
+                "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}], "volumesAttached": attached},
+        })),
+        csi_node: object(
+            json!({"metadata": {"name": name}, "spec": {"drivers": [{"name": "d.csi", "nodeID": name}]}}),
+        ),
+    }
+}
+
+/// A pod that uses the claim.
+fn user(name: &str, node: &str, phase: &str) -> Pod {
     serde_json::from_value(json!({
-        "metadata": {"name": "a", "uid": "a"},
+        "metadata": {"name": name, "namespace": "default", "uid": name},
+        "spec": {"nodeName": node, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+        "status": {"phase": phase, "conditions": [
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": "1970-01-01T00:00:07Z"},
+        ]},
+    }))
+    .unwrap()
+}
+
+fn attachment(node: &str, status: Value) -> wharf_model::VolumeAttachment {
+    let name = wharf_model::VolumeName { driver: "d.csi".into(), handle: "h".into() }.attachment(node);
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "uid": "a"},
         "spec": {"attacher": "d.csi", "nodeName": node, "source": {"persistentVolumeName": "pv"}},
         "status": status,
     }))
     .unwrap()
 }
 
-/// co.md 1.3 and 1.8: a volume's way to a pod's node.
+/// A volume's way to a pod's node.
 #[test]
 fn ways_to_a_node() {
     let with = |attachments: Vec<_>, change: fn(&mut Facts)| {
         let mut facts = pod("Pending");
         facts.claims[0].attachments = Some(attachments);
+        facts.nodes.insert("other".into(), node("other", &[]));
         change(&mut facts);
         facts
     };
+    fn machine(facts: &mut Facts) -> &mut NodeFacts {
+        facts.nodes.get_mut("n").unwrap()
+    }
     let attached = || vec![attachment("n", json!({"attached": true}))];
+    let elsewhere = || vec![attachment("other", json!({"attached": true}))];
     for (facts, state, whose, says) in [
         (with(Vec::new(), |_| {}), State::Waits, "attach/detach", "to be attached to node n"),
         (
-            with(vec![attachment("other", json!({"attached": true}))], |_| {}),
+            with(elsewhere(), |facts| {
+                let pods = facts.claims[0].pods.as_mut().unwrap();
+                pods.push(user("q", "other", "Running"));
+            }),
             State::Waits,
-            "the pod that uses it there",
-            "still attached to node other",
+            "the pods that use it on node other",
+            "used by default/q",
+        ),
+        (with(elsewhere(), |_| {}), State::Waits, "attach/detach", "has to leave node other"),
+        (
+            with(elsewhere(), |facts| {
+                let Known::There(other) = &mut facts.nodes.get_mut("other").unwrap().node else { panic!() };
+                other.status.volumes_in_use.push("kubernetes.io/csi/d.csi^h".into());
+            }),
+            State::Waits,
+            "node other (kubelet)",
+            "status.volumesInUse",
         ),
         (
-            with(Vec::new(), |facts| facts.node = object(json!({"metadata": {"name": "n"}}))),
+            with(elsewhere(), |facts| facts.nodes.get_mut("other").unwrap().node = Known::Absent),
+            State::Waits,
+            "node other, which is not well",
+            "out-of-service",
+        ),
+        (
+            with(Vec::new(), |facts| machine(facts).node = object(json!({"metadata": {"name": "n"}}))),
             State::Waits,
             "kubelet",
-            "lacks the annotation",
+            "no annotation",
+        ),
+        (
+            with(Vec::new(), |facts| machine(facts).node = Known::Absent),
+            State::Waits,
+            "has to register",
+            "does not exist",
+        ),
+        (
+            with(Vec::new(), |facts| machine(facts).node = Known::Unknown),
+            State::Unknown,
+            "",
+            "node n could not be read",
+        ),
+        (with(Vec::new(), |facts| facts.claims[0].pods = None), State::Unknown, "", "pods could not be read"),
+        (
+            with(Vec::new(), |facts| {
+                let Known::There(volume) = &mut facts.claims[0].volume else { panic!() };
+                volume.spec.claim_ref = None;
+            }),
+            State::Waits,
+            "binder",
+            "not asked for",
         ),
         (with(vec![attachment("n", json!({}))], |_| {}), State::Waits, "attacher of d.csi", "to be attached"),
         (
@@ -240,20 +309,20 @@ fn ways_to_a_node() {
         ),
         (
             with(attached(), |facts| {
-                let Known::There(node) = &mut facts.node else { unreachable!() };
+                let Known::There(node) = &mut machine(facts).node else { unreachable!() };
                 node.status.volumes_attached.clear();
             }),
             State::Waits,
             "attach/detach",
-            "has not been told yet",
+            "was not told yet",
         ),
         (
-            with(attached(), |facts| facts.csi_node = object(json!({"metadata": {"name": "n"}}))),
+            with(attached(), |facts| machine(facts).csi_node = object(json!({"metadata": {"name": "n"}}))),
             State::Waits,
             "registrar",
             "not registered on node n",
         ),
-        (with(attached(), |facts| facts.csi_node = Known::Unknown), State::Unknown, "", "not known"),
+        (with(attached(), |facts| machine(facts).csi_node = Known::Unknown), State::Unknown, "", "not known"),
         (with(attached(), |_| {}), State::Waits, "node n (kubelet)", "volumes are mounted"),
         (
             with(attached(), |facts| facts.claims[0].attachments = None),
@@ -274,7 +343,120 @@ fn ways_to_a_node() {
     assert_eq!(answer("pod/p", &running), (None, String::new(), "it runs".to_owned()));
 }
 
-/// co.md 1.1 "Reclaim".
+/// A claim's way goes on to the nodes whose pods use it, with the time since when and the last word of each step.
+#[test]
+fn a_claims_way_to_its_nodes() {
+    let mut facts = pod("Pending");
+    let story = |facts: &Facts| walk(&"pvc/data".parse().unwrap(), facts, Time(60_000));
+    let steps =
+        |facts: &Facts| -> Vec<String> { story(facts).steps.iter().map(|step| step.says.clone()).collect() };
+    let waits = story(&facts).waits_for().cloned().unwrap();
+    assert_eq!((waits.whose.as_str(), waits.since), ("the attach/detach controller", Some(Time(7000))));
+
+    // Where a pod wants it and another node has it still: one is to come, the other to go.
+    let error = json!({"detachError": {"message": "busy", "time": "1970-01-01T00:00:30Z"}});
+    let mut leaving = attachment("old", error);
+    leaving.metadata.deletion_timestamp = Some(Time(20_000));
+    let name = leaving.metadata.name.clone();
+    facts.claims[0].attachments = Some(vec![leaving]);
+    facts.nodes.insert("old".into(), node("old", &[]));
+    let story_now = story(&facts);
+    let [_, comes, goes] = &story_now.steps[..] else { panic!("{story_now}") };
+    assert!(
+        comes.says.contains("has to leave node old") && goes.says.contains("is to leave node old"),
+        "{story_now}"
+    );
+    for step in [comes, goes] {
+        assert_eq!((step.state, step.since), (State::Failed, Some(Time(20_000))));
+        assert_eq!(step.whose, "the attacher of d.csi");
+        let said = step.error.as_ref().unwrap();
+        assert_eq!((said.by.as_str(), said.text.as_str()), ("detachError", "busy"));
+    }
+    // What the sidecar says itself is more exact.
+    facts.attempts = vec![Attempt {
+        role: "attacher".into(),
+        object: name,
+        step: "ControllerUnpublishVolume".into(),
+        error: Some("exact".into()),
+        ..Attempt::default()
+    }];
+    assert_eq!(story(&facts).waits_for().unwrap().error.as_ref().unwrap().text, "exact");
+
+    // Nobody has it: the claim is done.
+    facts.claims[0].attachments = Some(Vec::new());
+    facts.claims[0].pods = Some(Vec::new());
+    assert_eq!(steps(&facts), ["bound to volume pv, 1Gi"]);
+    // A driver that does not attach has to be there all the same.
+    facts.claims[0].pods = Some(vec![user("p", "n", "Running")]);
+    facts.claims[0].driver =
+        object(json!({"metadata": {"name": "d.csi"}, "spec": {"attachRequired": false}}));
+    assert_eq!(steps(&facts), ["bound to volume pv, 1Gi", "d.csi needs no attaching"]);
+    facts.nodes.get_mut("n").unwrap().csi_node = Known::Absent;
+    assert_eq!(steps(&facts)[2], "it is not registered on node n");
+}
+
+/// The binder's and the protection's own rules: what does not fit, and who keeps a claim.
+#[test]
+fn the_controllers_rules() {
+    let asks = json!({"volumeName": "pv", "accessModes": ["ReadWriteMany"]});
+    let free = |volume: Known<wharf_model::PersistentVolume>| {
+        let Known::There(mut volume) = volume else { unreachable!() };
+        volume.spec.claim_ref = None;
+        Known::There(volume)
+    };
+    let facts = ClaimFacts { volume: free(volume("Available")), ..claim(asks, json!({"phase": "Pending"})) };
+    let (state, whose, says) = answer("pvc/data", &of(facts));
+    assert_eq!(state, Some(State::Waits));
+    assert!(
+        whose.starts_with("you") && says.contains("does not fit: incompatible accessMode"),
+        "{whose} {says}"
+    );
+
+    let mut other = claim(json!({"volumeName": "pv"}), json!({"phase": "Pending"}));
+    other.volume = object(json!({"metadata": {"name": "pv"},
+        "spec": {"claimRef": {"namespace": "default", "name": "first", "uid": "f"}}}));
+    let (_, whose, says) = answer("pvc/data", &of(other));
+    assert!(whose.starts_with("you") && says.contains("claim default/first's"), "{whose} {says}");
+
+    let going = |pods: Vec<Pod>| {
+        let mut facts = bound();
+        let Known::There(claim) = &mut facts.claim else { unreachable!() };
+        claim.metadata.deletion_timestamp = Some(Time(0));
+        claim.metadata.finalizers = vec!["kubernetes.io/pvc-protection".into()];
+        answer("pvc/data", &of(ClaimFacts { pods: Some(pods), ..facts })).2
+    };
+    let ended = user("ended", "n", "Succeeded");
+    let unplaced = user("unplaced", "", "Pending");
+    assert!(going(vec![ended]).contains("still used by pod ended"), "ended ones count");
+    assert!(
+        going(vec![unplaced]).contains("kept by kubernetes.io/pvc-protection"),
+        "one without a node does not"
+    );
+}
+
+/// A volume that nobody wants on a node is to leave it.
+#[test]
+fn volumes_that_leave() {
+    let mut facts = of(ClaimFacts {
+        volume: volume("Released"),
+        driver: Known::Absent,
+        pods: Some(Vec::new()),
+        attachments: Some(vec![attachment("n", json!({"attached": true}))]),
+        ..ClaimFacts::default()
+    });
+    facts.nodes.insert("n".into(), node("n", &[]));
+    let story = walk(&"pv/pv".parse().unwrap(), &facts, Time(0));
+    let last = story.steps.last().unwrap();
+    assert!(
+        last.says.starts_with("it is to leave node n: the attach/detach controller has to delete"),
+        "{story}"
+    );
+    assert_eq!(last.whose, "the attach/detach controller");
+    facts.claims[0].attachments = None;
+    assert_eq!(walk(&"pv/pv".parse().unwrap(), &facts, Time(0)).steps.last().unwrap().state, State::Unknown);
+}
+
+/// What becomes of volumes whose claim is gone.
 #[test]
 fn volumes_at_their_end() {
     for (phase, state, whose) in [
@@ -284,7 +466,13 @@ fn volumes_at_their_end() {
         ("Failed", Some(State::Waits), "provisioner"),
         ("Pending", Some(State::Waits), "binder"),
     ] {
-        let facts = of(ClaimFacts { volume: volume(phase), ..ClaimFacts::default() });
+        let facts = of(ClaimFacts {
+            volume: volume(phase),
+            driver: Known::Absent,
+            pods: Some(Vec::new()),
+            attachments: Some(Vec::new()),
+            ..ClaimFacts::default()
+        });
         let (got, turn, text) = answer("pv/pv", &facts);
         assert_eq!(got, state, "{phase}: {text}");
         assert!(turn.contains(whose), "{phase}: {turn}");

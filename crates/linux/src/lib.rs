@@ -16,6 +16,7 @@ mod mount_options;
 mod mountinfo;
 mod new_uuid;
 mod probe;
+mod random_uuid;
 pub mod sandbox;
 mod sys;
 mod types;
@@ -27,6 +28,7 @@ pub use linux::Linux;
 pub use mkfs::check_mkfs_options;
 pub use mountinfo::{Mount, MountTable, ParseError};
 pub use probe::signature_offsets;
+pub use random_uuid::random_uuid;
 pub use types::{
     Beneath, Extent, FileId, FileStat, FsType, LoopDevice, LoopOptions, MakeFs, MountRequest, PathKind,
     Probe, UnknownFsType, Usage,

@@ -353,7 +353,7 @@ mod tests {
         }
     }
 
-    /// sidecars.md 1.1 "PV / volume name".
+    /// sidecars.md 1.1 "PV / volume name". kubernetes.md 1.1 "Volume name".
     #[test]
     fn volume_names() {
         let uid = "0d2b7c51-7a5c-4f2b-9f2e-3a1d5c6b7e80";

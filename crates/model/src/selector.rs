@@ -97,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    /// co.md 1.1 "findBestMatch": "selector match", as Kubernetes reads selectors.
+    /// kubernetes.md 1.1 "Best match": labels, as Kubernetes reads selectors.
     #[test]
     fn labels() {
         let expression = |operator: &str, key: &str, values: &[&str]| json!({"matchExpressions": [{"operator": operator, "key": key, "values": values}]});

@@ -1,7 +1,7 @@
 //! The name by which Kubernetes knows a CSI volume wherever it is attached: in a node's `volumesInUse` and
 //! `volumesAttached`, and, hashed with the node, as the name of its VolumeAttachment.
 //!
-//! co.md "UVN", 1.3 "VA name". Two PersistentVolumes of one driver and handle are one volume here.
+//! Two PersistentVolumes of one driver and handle are one volume here.
 
 use std::fmt;
 
@@ -68,7 +68,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.3 "VA name": handle, driver and node with nothing between them.
+    /// kubernetes.md 1.3 "Attachment": handle, driver and node with nothing between them.
     #[test]
     fn an_attachments_name_is_a_hash() {
         let abc = "csi-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

@@ -7,6 +7,7 @@ use wharf_model::Time;
 
 use super::token::{Bound, Claims, ISSUER, Reference};
 use super::{Access, Objects, SERVICE_ACCOUNT_PREFIX, items, text};
+use crate::rest::random;
 use crate::status::{Cause, Refusal, Resource};
 
 const SHORTEST: i64 = 600;
@@ -69,7 +70,7 @@ impl Access {
             exp: issued + seconds,
             iat: issued,
             iss: ISSUER.into(),
-            jti: new_uuid().ok_or_else(broken)?,
+            jti: random::uid(),
             kubernetes: bound,
             nbf: issued,
             sub: format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{account}"),
@@ -144,16 +145,6 @@ fn bind(bound: &mut Bound, reference: &Value, objects: &dyn Objects) -> Result<(
 
 fn broken() -> Refusal {
     Refusal::new(500, "InternalError", "failed to generate token: the token could not be signed")
-}
-
-/// A random name; none if the system has no randomness to give.
-fn new_uuid() -> Option<String> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).ok()?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]))
 }
 
 #[cfg(test)]

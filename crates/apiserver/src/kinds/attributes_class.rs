@@ -77,6 +77,7 @@ mod tests {
         }
     }
 
+    /// kubernetes.md 1.2 "Admission".
     #[test]
     fn it_is_protected() {
         let mut class = good();

@@ -274,7 +274,7 @@ async fn watches_end_with_the_cluster() {
     eventually("the stream is let go", || watch.is_closed()).await;
 }
 
-/// co.md 1.5: a pod is bound by a POST to its subresource, which answers with a Status. That is no pod.
+/// A pod is bound by a POST to its subresource, which answers with a Status. That is no pod.
 #[tokio::test(start_paused = true)]
 async fn what_a_subresource_answers_enters_no_store() {
     let (_watch, watch_reply) = stream();

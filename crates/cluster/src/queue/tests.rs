@@ -141,6 +141,7 @@ async fn moving_up_keeps_one_place_and_the_age() {
     assert!(now(&queue).await.is_none());
 }
 
+/// kubernetes.md 1.8 "One at a time".
 #[tokio::test(start_paused = true)]
 async fn many_workers_never_share_a_key() {
     let queue: Queue<u8> = Queue::new("test", Backoff::default(), &Metrics::default());

@@ -116,7 +116,7 @@ impl AttachDetach {
         Then::Again
     }
 
-    /// co.md 1.3 "Attach = create if absent": the rest is the attacher's, and the watch tells.
+    /// Made if it is absent: the rest is the attacher's, and the watch tells.
     async fn attach(&self, view: &View<'_>, node: &str, volume: &str) -> Result<(), AttachError> {
         let (name, driver) = (view.name.attachment(node), view.name.driver.as_str());
         let api = VolumeAttachment::API;
@@ -148,7 +148,7 @@ impl AttachDetach {
         }
     }
 
-    /// co.md 1.3 "verify": whether the node uses the volume is asked of the server, after it was told that the volume
+    /// Whether the node uses the volume is asked of the server, after it was told that the volume
     /// leaves. Whatever the answer, the store has it, and the next look with it.
     async fn detach(
         &self,

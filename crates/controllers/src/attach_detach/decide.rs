@@ -140,7 +140,7 @@ impl Soonest {
     }
 }
 
-/// co.md 1.3 "DETACH".
+/// What is to leave.
 fn detach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
     let Some(attachment) = &place.attachment else { return Next::Nothing };
     if attachment.metadata.is_deleting() {
@@ -165,7 +165,7 @@ fn detach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
     Next::Step(Step::Detach { node, attachment: attachment.metadata.name.clone(), uid, proof })
 }
 
-/// co.md 1.3: `inUse`, `force`, `oos`, "a healthy node is waited on forever".
+/// Whether it may leave: not in use, by force, out of service. A node that is well and uses it is waited for.
 pub(super) fn leave(view: &View<'_>, place: &Place, now: Time) -> Leave {
     let (rules, machine) = (view.rules, &place.machine);
     let end = place.memory.unwanted_since.unwrap_or(now).plus(rules.max_wait(&view.name.driver));
@@ -186,7 +186,7 @@ pub(super) fn leave(view: &View<'_>, place: &Place, now: Time) -> Leave {
     }
 }
 
-/// co.md 1.3 "ATTACH".
+/// What is to come.
 fn attach(view: &View<'_>, node: &str, place: &Place, now: Time) -> Next {
     let tell = |news| Next::Step(Step::Tell { node: node.to_owned(), news });
     match place.standing() {
@@ -233,7 +233,7 @@ fn ask(node: &str, place: &Place, now: Time) -> Next {
 }
 
 /// Another node is in the way. If pods use the volume there, that is told at once. Else it is on its way, and told
-/// only if that takes long: co.md 4 item 4.
+/// only if that takes long (kubernetes#96142).
 fn blocked(view: &View<'_>, node: &str, place: &Place, nodes: Vec<String>, now: Time) -> Next {
     if place.memory.told_multi_attach {
         return Next::Nothing;
@@ -283,7 +283,7 @@ fn pending(view: &View<'_>, place: &Place, now: Time) -> Option<Duration> {
     until(since.plus(view.rules.pace.timeout), now).filter(|_| !failed)
 }
 
-/// What a node's status is to say of the volume. co.md 1.3: reported as soon as it is attached, withdrawn before it
+/// What a node's status is to say of the volume: reported as soon as it is attached, withdrawn before it
 /// is detached, and not shown again until it is wanted and attached.
 pub(super) fn report(view: &View<'_>, node: &str, now: Time) -> Report {
     let Some(place) = view.places.get(node) else { return Report::Keep };

@@ -58,8 +58,8 @@ mod tests {
         names.iter().map(volume).collect()
     }
 
-    /// actual_state_of_world_test: AddVolumeToReportAsAttached, RemoveVolumeFromReportAsAttached, and each after the
-    /// other.
+    /// kubernetes.md 1.3 "Node status". actual_state_of_world_test: AddVolumeToReportAsAttached,
+    /// RemoveVolumeFromReportAsAttached, and each after the other.
     #[test]
     fn what_a_node_is_told() {
         use Report::{Hide, Keep, Show};

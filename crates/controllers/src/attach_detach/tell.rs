@@ -68,7 +68,7 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"namespace": namespace, "name": name}})).unwrap()
     }
 
-    /// co.md 1.3 "Multi-Attach error": Test_ReportMultiAttachError, case by case, and several pods.
+    /// kubernetes.md 1.3 "Multi-Attach": Test_ReportMultiAttachError, case by case, and several pods.
     #[test]
     fn who_is_in_the_way() {
         for (users, words) in [
@@ -86,7 +86,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.3: `SuccessfulAttachVolume`, `FailedAttachVolume`.
+    /// kubernetes.md 1.3 "Attach events".
     #[test]
     fn words_are_upstreams() {
         assert_eq!(attached("pv"), "AttachVolume.Attach succeeded for volume \"pv\" ");

@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// Whether it is to be attached here. co.md 1.3 "DSW": only nodes that say that it is our business. What is
+    /// Whether it is to be attached here: only nodes that say that it is our business. What is
     /// begun goes on if the Node is away for a moment.
     pub(super) fn is_wanted(&self) -> bool {
         let ours = self.machine.there && self.machine.managed;
@@ -192,14 +192,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// co.md 1.3 "Multi-attach": allowed unless there are access modes and none of them is for many nodes.
+/// Allowed unless there are access modes and none of them is for many nodes.
 fn may_be_on_many_nodes(volume: &PersistentVolume) -> bool {
     let modes = &volume.spec.access_modes;
     let many = |mode| matches!(mode, &AccessMode::ReadWriteMany | &AccessMode::ReadOnlyMany);
     modes.is_empty() || modes.iter().any(many)
 }
 
-/// co.md 1.3 "DSW": whether anything of the pod may still run.
+/// Whether anything of the pod may still run.
 pub(super) fn is_live(pod: &Pod) -> bool {
     let runs = |status: &ContainerStatus| status.state.terminated.is_none() && status.state.waiting.is_none();
     let status = &pod.status;

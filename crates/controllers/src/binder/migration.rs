@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// co.md 1.1 "syncClaim (a)": "set/remove migrated-to for migrated in-tree names".
+    /// kubernetes.md 1.1 "Migration".
     #[test]
     fn annotations() {
         let provisioner = "volume.kubernetes.io/storage-provisioner";
@@ -87,7 +87,27 @@ mod tests {
         assert_eq!(of_volume(&serde_json::from_value(volume).unwrap()), Some(Some("pd.csi.storage.gke.io")));
     }
 
-    /// co.md 1.1 "PV finalizers"; upstream's scenarios 13-1 to 13-15, as far as volumes are not ours to delete.
+    /// kubernetes.md 1.1 "Migration": who took over from whom.
+    #[test]
+    fn drivers() {
+        for (plugin, driver) in [
+            ("kubernetes.io/aws-ebs", Some("ebs.csi.aws.com")),
+            ("kubernetes.io/azure-disk", Some("disk.csi.azure.com")),
+            ("kubernetes.io/azure-file", Some("file.csi.azure.com")),
+            ("kubernetes.io/cinder", Some("cinder.csi.openstack.org")),
+            ("kubernetes.io/gce-pd", Some("pd.csi.storage.gke.io")),
+            ("kubernetes.io/portworx-volume", Some("pxd.portworx.com")),
+            ("kubernetes.io/vsphere-volume", Some("csi.vsphere.vmware.com")),
+            ("kubernetes.io/nfs", None),
+            ("aws-ebs", None),
+            ("d.test", None),
+        ] {
+            assert_eq!(driver_of(plugin), driver, "{plugin}");
+        }
+    }
+
+    /// kubernetes.md 1.1 "In-tree finalizer"; upstream's scenarios 13-1 to 13-15, as far as volumes are not ours to
+    /// delete.
     #[test]
     fn finalizers() {
         let ours = "kubernetes.io/pv-controller";

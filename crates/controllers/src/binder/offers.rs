@@ -193,7 +193,7 @@ mod tests {
         |name| volumes.iter().find(|volume| volume.metadata.name == name).cloned()
     }
 
-    /// co.md 1.1 "findBestMatch": the offer is the one that matching would choose of all.
+    /// kubernetes.md 1.1 "Best match": the offer is the one that matching would choose of all.
     #[test]
     fn the_offer_is_the_best_match() {
         let volumes = [
@@ -217,7 +217,7 @@ mod tests {
         }
     }
 
-    /// co.md 4.5: claims that come at once do not fight for the same volume.
+    /// kubernetes#95497: claims that come at once do not fight for the same volume.
     #[test]
     fn what_is_taken_is_not_offered() {
         let volumes = [volume("a", "1Gi", RWO, json!({})), volume("b", "2Gi", RWO, json!({}))];
@@ -260,7 +260,7 @@ mod tests {
         assert!(offers.lock().ranks.is_empty() && offers.lock().places.is_empty());
     }
 
-    /// co.md 4.5: a volume that appears wakes one claim, not all that wait.
+    /// kubernetes#95497: a volume that appears wakes one claim, not all that wait.
     #[test]
     fn as_many_are_woken_as_there_are_offers() {
         let volumes = [volume("a", "1Gi", RWO, json!({})), volume("b", "5Gi", RWO, json!({}))];

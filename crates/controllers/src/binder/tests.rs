@@ -126,7 +126,7 @@ async fn a_claim_that_waits_for_its_first_consumer() {
     let choose = |node: &str| json!({"metadata": {"annotations": {annotation::SELECTED_NODE: node}}});
     stand.change::<PersistentVolumeClaim>(&claim, None, choose("n1")).await;
     stand.claim_is(&claim, |claim| annotated(claim, annotation::STORAGE_PROVISIONER)).await;
-    // co.md 4.13: its node goes before the volume is made.
+    // kubernetes#100485: its node goes before the volume is made.
     stand.delete::<Node>(&Key::cluster("n1")).await;
     stand.claim_is(&claim, |claim| !annotated(claim, annotation::SELECTED_NODE)).await;
     stand.change::<PersistentVolumeClaim>(&claim, None, choose("n2")).await;
@@ -169,7 +169,7 @@ async fn a_lost_volume() {
     assert_eq!(told, "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
 }
 
-/// co.md 4.5: many claims and volumes at once; each claim gets one, and no volume is anybody's twice.
+/// kubernetes#95497: many claims and volumes at once; each claim gets one, and no volume is anybody's twice.
 #[tokio::test]
 async fn many_at_once() {
     const MANY: usize = 60;
@@ -198,7 +198,7 @@ async fn many_at_once() {
     assert_eq!(running.writes(), 5 * MANY);
 }
 
-/// co.md 1.1 "Crash between any two is repaired by the next sync": the binder dies at each of its writes, before and after
+/// kubernetes.md 1.1 "Crash between writes": the binder dies at each of its writes, before and after
 /// the server has done it, and another goes on.
 #[tokio::test]
 async fn a_crash_at_every_write_of_a_binding() {
@@ -269,7 +269,7 @@ fn pod(name: &str, volume: Value) -> Value {
     })
 }
 
-/// co.md 1.2: a claim that a pod uses stays until the pod is gone.
+/// kubernetes.md 1.2 "Claim in use", "Live list": a claim that a pod uses stays until the pod is gone.
 #[tokio::test]
 async fn a_claim_that_a_pod_uses() {
     let stand = Stand::new().await;
@@ -341,7 +341,8 @@ async fn refusals_of_a_binding() {
     assert!(running.refused_all());
 }
 
-/// co.md 1.2 "Ephemeral controller": made for the pod, gone with it; a namesake is not touched.
+/// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake": made for the pod, gone with it; a namesake is not
+/// touched.
 #[tokio::test]
 async fn an_ephemeral_claim() {
     let stand = Stand::new().await;
@@ -375,7 +376,7 @@ async fn an_ephemeral_claim() {
     stand.claim_is_gone(&claim).await;
 }
 
-/// co.md 1.2 "VAC likewise": a mutable class stays while somebody names it.
+/// kubernetes.md 1.2 "Attributes class in use": a mutable class stays while somebody names it.
 #[tokio::test]
 async fn a_mutable_class_that_a_volume_names() {
     let stand = Stand::new().await;
@@ -405,7 +406,7 @@ async fn a_mutable_class_that_a_volume_names() {
     until(&classes, "end of gold", || classes.get(&gold).is_none().then_some(())).await;
 }
 
-/// co.md 1.4: a claim that asks for more is told whom it waits for.
+/// kubernetes.md 1.4 "External": a claim that asks for more is told whom it waits for.
 #[tokio::test]
 async fn a_claim_that_is_to_grow() {
     let stand = Stand::new().await;

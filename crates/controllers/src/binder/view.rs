@@ -137,7 +137,7 @@ mod tests {
 
     use super::*;
 
-    /// co.md 1.1 "retroactive default class": "the newest creationTimestamp, tie by name asc".
+    /// kubernetes.md 1.1 "Default class": the newest, of equally new ones the first by name.
     #[test]
     fn the_default_class() {
         let class = |name: &str, day: u8, annotations: Value| -> Arc<StorageClass> {
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.3 "terminated = phase Failed/Succeeded or deletion+all containers stopped".
+    /// kubernetes.md 1.1 "First consumer", 1.3 "Pods that count".
     #[test]
     fn ended_pods() {
         let running = json!([{"state": {"running": {}}}]);

@@ -100,7 +100,7 @@ mod tests {
         })
     }
 
-    /// co.md 1.1 "Deleted claim -> enqueue its PV; deleted PV -> enqueue its claim", and 4.5: what becomes available is
+    /// kubernetes.md 1.1 "Wake-ups", and kubernetes#95497: what becomes available is
     /// seen at once, not at the next resync.
     #[test]
     fn volumes() {
@@ -140,7 +140,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.1 "retroactive default class": seen when a class appears or becomes the default.
+    /// kubernetes.md 1.1 "Wake-ups", "Default class": seen when a class appears or becomes the default.
     #[test]
     fn classes() {
         let class = |default: &str, provisioner: &str| {
@@ -161,7 +161,7 @@ mod tests {
         }
     }
 
-    /// co.md 4.13: a node that is gone is seen at once.
+    /// kubernetes#100485: a node that is gone is seen at once.
     #[test]
     fn nodes() {
         let node = || json!({"metadata": {"name": "n"}});
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(by_node(&change(Value::Null, node())), None);
     }
 
-    /// co.md 1.1 "WaitForPodScheduled", "refuses while pods use it".
+    /// kubernetes.md 1.1 "First consumer", "Recycle".
     #[test]
     fn pods() {
         let pod = |uid: &str, node: &str, phase: &str, claim: &str| {

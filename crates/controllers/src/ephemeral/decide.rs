@@ -113,7 +113,8 @@ mod tests {
         }
     }
 
-    /// co.md 1.2 "Ephemeral controller"; upstream's create, pod-deleted, no-volumes, wrong-PVC-owner.
+    /// kubernetes.md 1.2 "Ephemeral claim", "Ephemeral namesake"; upstream's create, pod-deleted, no-volumes,
+    /// wrong-PVC-owner.
     #[test]
     fn which_claim_is_made() {
         let made = |step: Step| match step {
@@ -135,7 +136,7 @@ mod tests {
         assert!(asks(&pod(json!({}))) && !asks(&going) && !asks(&Pod::default()));
     }
 
-    /// co.md 1.2: "ownerRef Pod (controller=true, blockOwnerDeletion=true), labels/annotations/spec copied".
+    /// kubernetes.md 1.2 "Ephemeral claim": its owner, and what it has from the template.
     #[test]
     fn the_claim() {
         let Step::Make { body, .. } = decide(&pod(json!({})), claims(&[])) else { panic!() };

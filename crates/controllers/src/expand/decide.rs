@@ -86,7 +86,7 @@ mod tests {
         .unwrap()
     }
 
-    /// co.md 1.4, second bullet: "acts on request > status.capacity (or PV has the pre-resize annotation)".
+    /// kubernetes.md 1.4 "External".
     #[test]
     fn who_waits() {
         let none = || json!({});

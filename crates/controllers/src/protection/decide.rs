@@ -43,7 +43,7 @@ pub(super) fn of_class(class: &VolumeAttributesClass) -> Need {
 
 /// Whether a pod uses a claim: it has a node, and names the claim. One that has ended still does, since its node may
 /// not be done with the volume. A claim that was made for the pod is let go as soon as the node said that all is over.
-pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+pub fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if pod.spec.node_name.is_empty() || pod.metadata.namespace != claim.metadata.namespace {
         return false;
     }
@@ -103,8 +103,7 @@ mod tests {
         serde_json::from_value(object).unwrap()
     }
 
-    /// co.md 1.2 "Finalizers ... controllers add to objects that lack it", "only for deletion candidates", and
-    /// "PV protection: used = status.phase == Bound, nothing more".
+    /// kubernetes.md 1.2 "Finalizers", "Volume in use".
     #[test]
     fn needs() {
         let (pvc, pv, vac) =
@@ -128,7 +127,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.2 "PVC protection": which pods use a claim.
+    /// kubernetes.md 1.2 "Claim in use": which pods use a claim.
     #[test]
     fn users() {
         let owner = |uid: &str, controller: bool| {
@@ -185,7 +184,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.2 "VAC likewise": all three places of a claim, and the volume's.
+    /// kubernetes.md 1.2 "Attributes class in use": all three places of a claim, and the volume's.
     #[test]
     fn classes() {
         for (claim, expected) in [

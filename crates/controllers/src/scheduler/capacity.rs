@@ -1,7 +1,7 @@
 //! Whether there is room for new volumes where a node can reach them: CSIStorageCapacity.
 //!
 //! Upstream looks for room for each claim alone, so that a pod with two claims, or two pods at once, are sent where one
-//! volume fits (co.md 4.14, kubernetes#135985). Here each claim takes its share away before the next is looked at, and so
+//! volume fits (kubernetes#135985). Here each claim takes its share away before the next is looked at, and so
 //! do claims for which a node was chosen and whose volumes are not there yet.
 
 use std::collections::BTreeMap;

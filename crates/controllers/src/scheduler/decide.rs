@@ -134,7 +134,7 @@ fn volumes(view: &View, sorted: &Sorted, place: &Place) -> Result<Plan, Refusal>
     }
 }
 
-/// A pod that somebody has put on a node by hand: only its volumes are seen to (co.md 4.13, kubernetes#95767).
+/// A pod that somebody has put on a node by hand: only its volumes are seen to (kubernetes#95767).
 fn assigned(view: &View) -> Step {
     let Some(place) = view.places.first() else { return Step::Leave };
     let sorted = match claims::sort(view) {

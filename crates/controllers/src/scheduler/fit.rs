@@ -95,7 +95,7 @@ mod tests {
     use super::super::testing::{place, pod};
     use super::*;
 
-    /// co.md 1.5: taints and tolerations.
+    /// Taints and tolerations.
     #[test]
     fn taints() {
         let taint = |effect: &str| json!([{"key": "k", "value": "v", "effect": effect}]);
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(unwelcome(&pod(json!({"spec": {"tolerations": [{"operator": "Exists"}]}})), &prefer), 0);
     }
 
-    /// co.md 1.5: unschedulable.
+    /// Unschedulable.
     #[test]
     fn cordoned() {
         let cordoned = place(json!({"spec": {"unschedulable": true}}));
@@ -154,7 +154,7 @@ mod tests {
         assert!(takes_pods(&pod(json!({})), &place(json!({}))));
     }
 
-    /// co.md 1.5: nodeSelector and required node affinity.
+    /// nodeSelector and required node affinity.
     #[test]
     fn selection() {
         let node = place(json!({"metadata": {"name": "n1", "labels": {"zone": "a", "disk": "ssd"}}}));
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5: requests against allocatable.
+    /// Requests against allocatable.
     #[test]
     fn resources() {
         let mut node = place(
@@ -212,12 +212,40 @@ mod tests {
         assert_eq!(lacking(&[("x.io/gpu", 2)]), ["Insufficient x.io/gpu"]);
         assert_eq!(lacking(&[("ephemeral-storage", 1)]), ["Insufficient ephemeral-storage"]);
         assert_eq!(lacking(&[("ephemeral-storage", 0)]), [""; 0]);
+        node.pods = 2;
+        assert_eq!(lacks(&Requests::new(), &node), [""; 0], "the last one fits");
         node.pods = 3;
         assert_eq!(lacks(&Requests::new(), &node), ["Too many pods"]);
+        // Who asks for none of it needs none, however much was promised to others.
+        node.pods = 1;
+        node.requested = [("cpu".to_owned(), 3000)].into();
+        assert_eq!(lacks(&[("cpu".to_owned(), 0)].into(), &node), [""; 0]);
         // A node that says nothing has no room.
         assert_eq!(
             lacks(&Requests::new(), &place(json!({"status": {"allocatable": {}}}))),
             ["Too many pods"]
         );
+    }
+
+    /// Upstream's LeastAllocated: of CPU and memory, what is left with the pod there.
+    #[test]
+    fn emptiness() {
+        let whole = || place(json!({"status": {"allocatable": {"cpu": "2", "memory": "1Gi"}}}));
+        let mut used = whole();
+        used.requested = [("cpu".to_owned(), 500), ("memory".to_owned(), 1 << 28)].into();
+        let mut full = whole();
+        full.requested = [("cpu".to_owned(), 9000), ("memory".to_owned(), 1 << 40)].into();
+        let bare = place(json!({"status": {"allocatable": {}}}));
+        for (rule, node, cpu, memory, expected) in [
+            ("half of both", whole(), 1000, 1 << 29, 50),
+            ("half of one, a quarter of the other", whole(), 1000, 1 << 28, 62),
+            ("nothing is a little: a tenth of a CPU, 200 Mi", whole(), 0, 0, 87),
+            ("others' shares count", used, 500, 1 << 28, 50),
+            ("more than there is", full, 1000, 1 << 29, 0),
+            ("a node that says nothing", bare, 1000, 1 << 29, 0),
+        ] {
+            let asked = [("cpu".to_owned(), cpu), ("memory".to_owned(), memory)].into();
+            assert_eq!(room(&asked, &node), expected, "{rule}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! How many volumes fit on a node, and whether the driver is there at all: upstream's NodeVolumeLimits.
 //!
 //! Upstream takes a driver that a node's CSINode does not name for one without a limit, and so puts any number of pods
-//! on a node whose driver has yet to register (co.md 4.12, kubernetes#95911). Here such a node is not used.
+//! on a node whose driver has yet to register (kubernetes#95911). Here such a node is not used.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -205,7 +205,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// co.md 1.0: the first pause is a second, which every pod whose claim is just being bound would pay.
+    /// The first pause is a second, which every pod whose claim is just being bound would pay.
     #[tokio::test(start_paused = true)]
     async fn what_changes_of_its_own_ends_a_pause() {
         for (at_once, taken) in [(true, true), (false, false)] {
@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5: one serial loop; upstream's order.
+    /// One serial loop; upstream's order.
     #[tokio::test(start_paused = true)]
     async fn the_important_first_then_who_came_first() {
         let (mut line, now) = (Line::default(), Instant::now());
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(order, ["high", "b", "a", "low"]);
     }
 
-    /// co.md 1.5 "Requeue", with backoff 1 s to 10 s as upstream.
+    /// kubernetes.md 1.5 "Requeue", with backoff 1 s to 10 s as upstream.
     #[tokio::test(start_paused = true)]
     async fn failures_are_tried_again_ever_later() {
         let (mut line, mut now) = (Line::default(), Instant::now());
@@ -245,7 +245,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5 "Requeue on events".
+    /// kubernetes.md 1.5 "Requeue".
     #[tokio::test(start_paused = true)]
     async fn the_parked_wait_for_what_helps() {
         let (mut line, start) = (Line::default(), Instant::now());

@@ -62,7 +62,7 @@ mod tests {
     use super::super::testing::pod;
     use super::*;
 
-    /// co.md 1.5: "pod condition PodScheduled False reason Unschedulable".
+    /// The pod's condition PodScheduled: False, Unschedulable.
     #[test]
     fn the_condition() {
         let now = Time(1_800_000_000_000);

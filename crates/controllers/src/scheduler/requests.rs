@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// co.md 1.5 "resources": requests as the sidecar KEP counts them.
+    /// Requests as the sidecar KEP counts them.
     #[test]
     fn what_a_pod_asks_for() {
         let container =

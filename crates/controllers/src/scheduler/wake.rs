@@ -111,7 +111,7 @@ mod tests {
         Arc::new(serde_json::from_value(value).unwrap())
     }
 
-    /// co.md 1.5 "Requeue on events: Node-label".
+    /// kubernetes.md 1.5 "Requeue": labels of nodes.
     #[test]
     fn nodes() {
         let base = || node(json!({}));
@@ -134,7 +134,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5 "NodeVolumeLimits": pods that leave make room.
+    /// kubernetes.md 1.5 "Requeue", "Limits": pods that leave make room.
     #[test]
     fn pods() {
         let on = |phase: &str| pod(json!({"spec": {"nodeName": "n"}, "status": {"phase": phase}}));
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5 "Requeue on events: SC/PV".
+    /// kubernetes.md 1.5 "Requeue": volumes and classes.
     #[test]
     fn volumes_and_classes() {
         let phase = |phase: &str| volume("v", json!({"status": {"phase": phase}}));
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5 "Requeue on events: CSINode/CSIDriver".
+    /// kubernetes.md 1.5 "Requeue": CSINodes and CSIDrivers.
     #[test]
     fn drivers() {
         let limited = |count: i32| csi_node(json!([{"name": "d", "allocatable": {"count": count}}]));
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.5 "Requeue on events: CSIStorageCapacity".
+    /// kubernetes.md 1.5 "Requeue": capacities.
     #[test]
     fn room() {
         let room = |capacity: Value, most: Value| {

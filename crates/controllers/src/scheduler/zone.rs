@@ -53,7 +53,7 @@ mod tests {
     const OLD_ZONE: &str = "failure-domain.beta.kubernetes.io/zone";
     const REGION: &str = "topology.kubernetes.io/region";
 
-    /// co.md 1.5 "VolumeZone".
+    /// kubernetes.md 1.5 "Zones".
     #[test]
     fn zones_of_volumes() {
         for (rule, volume_labels, node_labels, expected) in [

@@ -48,7 +48,8 @@ async fn only_pods_that_are_ours() {
     scheduler.stop().await;
 }
 
-/// co.md 1.5 "PreBind", dynamic: the claim gets its node, then its volume, and then the pod gets the node.
+/// kubernetes.md 1.5 "PreBind", "Bind wait", dynamic: the claim gets its node, then its volume, and then the pod gets
+/// the node.
 #[tokio::test]
 async fn a_volume_is_made_for_the_pod() {
     let mut world = World::new().await;
@@ -67,7 +68,8 @@ async fn a_volume_is_made_for_the_pod() {
     scheduler.stop().await;
 }
 
-/// co.md 1.5 "PreBind", static: the node is the one that reaches the volume, and the volume is given to the claim.
+/// kubernetes.md 1.5 "PreBind", static: the node is the one that reaches the volume, and the volume is given to the
+/// claim.
 #[tokio::test]
 async fn a_pod_goes_where_its_volume_is() {
     let mut world = World::new().await;
@@ -87,7 +89,8 @@ async fn a_pod_goes_where_its_volume_is() {
     scheduler.stop().await;
 }
 
-/// co.md 4.12, kubernetes#95911: the driver has to be there, and the pod goes as soon as it is.
+/// kubernetes.md 1.5 "Driver missing"; kubernetes#95911: the driver has to be there, and the pod goes as soon as it
+/// is.
 #[tokio::test]
 async fn a_pod_waits_for_its_driver() {
     let mut world = World::new().await;
@@ -107,7 +110,7 @@ async fn a_pod_waits_for_its_driver() {
     scheduler.stop().await;
 }
 
-/// co.md 1.1 "Failure signalling back to the scheduler = deleting selected-node": a node is chosen again.
+/// kubernetes.md 1.1 "Reschedule": a node is chosen again.
 #[tokio::test]
 async fn provisioning_that_fails_is_begun_again() {
     let mut world = World::new().await;
@@ -139,8 +142,8 @@ async fn binding_does_not_wait_for_ever() {
     scheduler.stop().await;
 }
 
-/// co.md 1.5 "NodeVolumeLimits": one volume fits; the second pod goes when the first has left. Both come at once, so the
-/// first is only promised its place when the second is looked at.
+/// kubernetes.md 1.5 "Limits": one volume fits; the second pod goes when the first has left. Both come at once, so
+/// the first is only promised its place when the second is looked at.
 #[tokio::test]
 async fn no_more_volumes_than_fit() {
     let mut world = World::new().await;
@@ -196,7 +199,7 @@ async fn many_at_once() {
     scheduler.stop().await;
 }
 
-/// co.md 4.14: two pods at once do not share room for one; upstream's check lets them.
+/// kubernetes#135985: two pods at once do not share room for one; upstream's check lets them.
 #[tokio::test]
 async fn room_is_promised_once() {
     for (check, apart) in [(CapacityCheck::Summed, true), (CapacityCheck::PerClaim, false)] {
@@ -232,7 +235,7 @@ async fn room_is_promised_once() {
     }
 }
 
-/// co.md 1.5 "VolumeRestrictions".
+/// kubernetes.md 1.5 "ReadWriteOncePod".
 #[tokio::test]
 async fn a_claim_for_one_pod_is_for_one_pod() {
     let mut world = World::new().await;
@@ -252,7 +255,7 @@ async fn a_claim_for_one_pod_is_for_one_pod() {
     scheduler.stop().await;
 }
 
-/// co.md 4.13, kubernetes#95767: a pod on a node by hand gets its volumes there; upstream's way leaves it.
+/// kubernetes#95767: a pod on a node by hand gets its volumes there; upstream's way leaves it.
 #[tokio::test]
 async fn pods_put_on_a_node_get_their_volumes() {
     for (assigned, seen_to) in [(AssignedPods::SeeToVolumes, true), (AssignedPods::Leave, false)] {

@@ -42,7 +42,7 @@ async fn volumes_of_both_kinds() {
     scheduler.stop().await;
 }
 
-/// co.md 4.13, kubernetes#100485: the node that was chosen goes before the volume is there.
+/// kubernetes#100485: the node that was chosen goes before the volume is there.
 #[tokio::test]
 async fn a_node_that_goes_is_given_up() {
     let mut world = World::new().await;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use wharf_linux::{FsError, FsType, Kernel, MakeFs, Probe};
+use wharf_linux::{FsError, FsType, Kernel, MakeFs, Probe, random_uuid};
 
 use super::block::{Block, FsRequest};
 use super::error::NodeError;
@@ -51,7 +51,7 @@ impl Block {
         let fs = match decision {
             Decision::Mount { fs } => Ok(fs),
             Decision::Format { fs } => {
-                let uuid = new_uuid()?;
+                let uuid = random_uuid()?;
                 self.record(&volume.id, Format::Formatting { fs, uuid: uuid.clone() }).await?;
                 self.make(volume, device, request, fs, uuid).await
             }
@@ -134,39 +134,13 @@ fn gather(
 ) -> Result<(Probe, ZeroProof), NodeError> {
     let probe = kernel.probe(&device.path)?;
     let zero = match needs_zero_proof(record, &probe) {
-        true => zero::prove(kernel, &device.path, device.size, u64::from_le_bytes(random()?))?,
+        true => zero::prove(kernel, &device.path, device.size, random()?)?,
         false => ZeroProof::NotTaken,
     };
     Ok((probe, zero))
 }
 
-/// A random UUID (version 4).
-fn new_uuid() -> Result<String, NodeError> {
-    let mut bytes: [u8; 16] = random()?;
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex = |part: &[u8]| part.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let parts = [&bytes[..4], &bytes[4..6], &bytes[6..8], &bytes[8..10], &bytes[10..]];
-    Ok(parts.map(hex).join("-"))
-}
-
-fn random<const N: usize>() -> Result<[u8; N], NodeError> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| NodeError::Bug(format!("no random numbers: {error}")))?;
-    Ok(bytes)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uuids_are_of_version_4_and_differ() {
-        let (one, two) = (new_uuid().unwrap(), new_uuid().unwrap());
-        assert_ne!(one, two);
-        let lengths: Vec<usize> = one.split('-').map(str::len).collect();
-        assert_eq!(lengths, [8, 4, 4, 4, 12]);
-        assert_eq!(&one[14..15], "4");
-        assert!("89ab".contains(&one[19..20]));
-    }
+/// Where samples are taken, which nobody can foresee.
+fn random() -> Result<u64, NodeError> {
+    getrandom::u64().map_err(|error| NodeError::Bug(format!("no random numbers: {error}")))
 }

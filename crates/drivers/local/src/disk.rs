@@ -6,9 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use wharf_linux::{Beneath, Error, FsType, Kernel, LoopOptions, MakeFs, MountRequest, Probe};
-
-use crate::uuid;
+use wharf_linux::{Beneath, Error, FsType, Kernel, LoopOptions, MakeFs, MountRequest, Probe, random_uuid};
 
 const IMAGE: &str = "pool.img";
 const UNFINISHED: &str = "pool.img.new";
@@ -91,7 +89,7 @@ fn make(kernel: &dyn Kernel, dir: &Path, size: Option<u64>) -> wharf_linux::Resu
     let size = size.max(FsType::Xfs.minimum_size()) & !4095;
     kernel.set_size(&unfinished, size)?;
     let device = kernel.loop_attach(&unfinished, &label())?;
-    let uuid = uuid::random()?;
+    let uuid = random_uuid()?;
     let made = kernel.make_fs(&device.path, &MakeFs { fs: FsType::Xfs, uuid: &uuid, options: &[] });
     kernel.loop_detach(&device.path)?;
     made?;

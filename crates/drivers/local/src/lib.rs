@@ -23,7 +23,6 @@ mod pool;
 mod record;
 mod size;
 mod store;
-mod uuid;
 
 pub use backend::LocalBackend;
 pub use config::{Config, ConfigError};

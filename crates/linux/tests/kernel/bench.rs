@@ -131,7 +131,7 @@ impl Drop for Bench {
 
 /// A UUID that nothing else on the machine has.
 pub(crate) fn new_uuid() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
+    wharf_linux::random_uuid().unwrap()
 }
 
 /// Runs a program and hands back its standard output.

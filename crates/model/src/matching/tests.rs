@@ -48,7 +48,7 @@ fn chosen(claim: &PersistentVolumeClaim, volumes: &[PersistentVolume], seeker: S
 const BINDER: Seeker<'_> = Seeker::Binder { delayed: false };
 const DELAYED: Seeker<'_> = Seeker::Binder { delayed: true };
 
-/// co.md 1.1 "findBestMatch": each requirement by itself, for binder and scheduler.
+/// kubernetes.md 1.1 "Best match": each requirement by itself, for binder and scheduler.
 #[test]
 fn what_fits() {
     let fits = json!({});
@@ -167,13 +167,14 @@ fn what_fits() {
                 reserved_for(&volumes[0]).is_some_and(|key| key == claim.metadata.key().to_string());
             assert!(by_claim || offered_in(&volumes[0]) == Some(class(&claim)), "{rule}: not indexed");
         }
-        // co.md 1.1 "When delayed and no node: everything else skipped".
+        // kubernetes.md 1.1 "Delayed match".
         let reserved = is_for(&volumes[0], &claim);
         assert_eq!(chosen(&claim, &volumes, DELAYED).is_some(), expected && reserved, "{rule}, delayed");
     }
 }
 
-/// co.md 1.1 "findBestMatch": what is reserved in another class or with other modes, where binder and scheduler differ.
+/// kubernetes.md 1.1 "Best match": what is reserved in another class or with other modes, where binder and scheduler
+/// differ.
 #[test]
 fn what_is_reserved_in_another_class() {
     let (labels, taken) = (BTreeMap::new(), BTreeSet::new());
@@ -195,7 +196,8 @@ fn what_is_reserved_in_another_class() {
     }
 }
 
-/// co.md 1.1 "findBestMatch": fewest modes first, the claim's own first among them, then the smallest; ties by name.
+/// kubernetes.md 1.1 "Best match": fewest modes first, the claim's own first among them, then the smallest; ties by
+/// name.
 #[test]
 fn which_is_best() {
     let sized = |name: &str, size: &str| volume(name, json!({"/spec/capacity/storage": size}));
@@ -222,7 +224,7 @@ fn which_is_best() {
     }
 }
 
-/// co.md 1.1 "findBestMatch" and 1.5 "Filter": the node's reach, and what the pod's other claims got.
+/// kubernetes.md 1.1 "For a node", 1.5 "Static": the node's reach, and what the pod's other claims got.
 #[test]
 fn for_a_node() {
     let on = |name: &str, zone: &str, size: &str, changes: Value| {
@@ -274,7 +276,7 @@ fn for_a_node() {
     }
 }
 
-/// co.md 1.1 "syncUnboundClaim" 2: what is asked of a volume that a claim names, in this order, and upstream's words.
+/// kubernetes.md 1.1 "By name": what is asked of a volume that a claim names, in this order, and upstream's words.
 #[test]
 fn asked_for_by_name() {
     let going =
@@ -313,7 +315,7 @@ fn asked_for_by_name() {
     }
 }
 
-/// co.md 1.5 "claims sorted ascending by size".
+/// kubernetes.md 1.5 "Static": small claims first.
 #[test]
 fn small_claims_come_first() {
     let sized = |name: &str, size: &str| {

@@ -127,7 +127,7 @@ proptest! {
     }
 }
 
-/// co.md 1.5: what a pod asks of a CPU is counted in thousandths, and never as less than it is.
+/// What a pod asks of a CPU is counted in thousandths, and never as less than it is.
 #[test]
 fn thousandths() {
     for (text, milli) in

@@ -57,7 +57,7 @@ mod tests {
         patch.body()
     }
 
-    /// co.md 1.4 "Node side": in progress with a precondition; done clears state and all resize conditions.
+    /// kubernetes.md 1.4 "Node writes": in progress with a precondition; done clears state and all resize conditions.
     #[test]
     fn begun_and_done() {
         let begun = begin(&claim());
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(body(&done)["metadata"]["annotations"], Value::Null, "the controller's own word stays");
     }
 
-    /// co.md 1.4 "Errors".
+    /// kubernetes.md 1.4 "Node errors".
     #[test]
     fn refused() {
         for (infeasible, state) in [(false, Value::Null), (true, json!({"storage": "NodeResizeInfeasible"}))]

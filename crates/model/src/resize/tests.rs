@@ -32,7 +32,7 @@ fn expand(size: &str, fresh: bool) -> Plan {
 }
 
 /// sidecars.md 1.3 "State machine". The claim has 5Gi and asks for 10Gi; each line is the volume's size, the allocated
-/// size, the status, and what follows.
+/// size, the status, and what follows. kubernetes.md 1.4 "Target size".
 #[test]
 fn the_state_machine() {
     let nothing = Plan::Nothing(Idle::NodesTurn);

@@ -176,7 +176,7 @@ mod tests {
         assert!(reaches(Some(&NodeAffinity::default()), "node-a", &labels));
     }
 
-    /// co.md 1.5 "provision check": allowedTopologies matches node labels.
+    /// kubernetes.md 1.5 "Provision": allowedTopologies matches node labels.
     #[test]
     fn allowed_places() {
         let labels = segments(&[("zone", "a"), ("rack", "1")]);

@@ -22,7 +22,7 @@ impl Manager {
         self.world().failed(path, now, |failures| self.backoff.after(failures));
     }
 
-    /// co.md 1.6 "Register": GetInfo, validate, ask the driver, write, tell.
+    /// GetInfo, validate, ask the driver, write, tell.
     pub(super) async fn register(&self, path: &Path) {
         let Some(identity) = self.world().found(path) else { return };
         match self.try_register(path, &identity).await {
@@ -102,7 +102,7 @@ impl Manager {
         Ok(plugin)
     }
 
-    /// co.md 1.6: any error of a registration is a full unregister; unless the name is another socket's, or this
+    /// Any error of a registration is a full unregister; unless the name is another socket's, or this
     /// one's from before, of which the rules say when it ends.
     async fn take_out(&self, path: &Path, driver: &str) {
         let ours = {

@@ -106,6 +106,7 @@ mod tests {
         Socket::Gone { since: seconds(since) }
     }
 
+    /// kubernetes.md 1.6 "New socket", "Same name", "No retry", "Dead socket", "Removed".
     #[test]
     fn sockets_come_and_go() {
         let registered = Held::Registered(WELL);
@@ -196,6 +197,7 @@ mod tests {
         }
     }
 
+    /// kubernetes.md 1.7 "Limits refreshed"; and what kubelet leaves to chance.
     #[test]
     fn what_is_registered_is_kept_right() {
         let wait = |at| Step::Wait(Some(seconds(at)));

@@ -232,7 +232,7 @@ impl Manager {
         }
     }
 
-    /// co.md 1.0 "CSINode init": until it is there, the node is not ready.
+    /// Until it is there, the node is not ready.
     async fn prepare(&self) -> Outcome {
         if self.prepared.swap(true, Ordering::Relaxed) {
             return Outcome::Done;

@@ -57,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// co.md 1.6: recursively; names starting with ".", non-sockets are ignored; mkdir 0755.
+    /// kubernetes.md 1.6 "Registry", "Ignored".
     #[tokio::test]
     async fn sockets_beneath_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();

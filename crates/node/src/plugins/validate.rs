@@ -117,7 +117,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.6 "Validate": some version must parse with major 1.
+    /// kubernetes.md 1.6 "Versions".
     #[test]
     fn versions() {
         let invalid = |versions: &[&str]| {
@@ -145,6 +145,7 @@ mod tests {
         }
     }
 
+    /// kubernetes.md 1.6 "GetInfo".
     #[test]
     fn types_and_names() {
         let long = "a".repeat(64);

@@ -239,7 +239,7 @@ impl World {
         }
     }
 
-    /// Whether this socket may have a driver's name. (co.md 1.6: the new highest version must be strictly higher)
+    /// Whether this socket may have a driver's name: with a higher version than the one that has it.
     pub(super) fn may_claim(&self, path: &Path, name: &str, version: &Version) -> Result<(), Invalid> {
         match self.names.get(name) {
             Some(claim) if claim.path != path && claim.version >= *version => {

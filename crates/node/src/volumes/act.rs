@@ -128,7 +128,7 @@ impl Manager {
         }
     }
 
-    /// co.md 1.8 "Handshake", the last step: one GET of the attachment.
+    /// The last step of the handshake: one GET of the attachment.
     async fn verify(&self, unique: &str, seen: &Seen) -> Result<(), Trouble> {
         let Volume { handle, driver, .. } = &seen.volume;
         let name = names::attachment(handle, driver, &self.parts.node);
@@ -322,7 +322,7 @@ impl Manager {
         }
     }
 
-    /// co.md 1.8 "Tokens": of the pod's account, bound to the pod, one for each audience.
+    /// Of the pod's account, bound to the pod, one for each audience.
     async fn tokens(&self, seen: &Seen, want: &Want) -> Result<Option<String>, Trouble> {
         let requests =
             seen.driver().object().map(|driver| &driver.spec.token_requests[..]).unwrap_or_default();
@@ -374,7 +374,7 @@ fn token_request(audience: &str, expires: Option<i64>, want: &Want) -> Value {
     })
 }
 
-/// co.md 1.8 "all else is final": what an earlier life has left is proven by no refusal, and what the pod has, it has.
+/// Any other error is final, but what an earlier life has left is proven by no refusal, and what the pod has, it has.
 fn may_be_gone(mount: &Mount) -> bool {
     mount.progress == Progress::Uncertain && !mount.found
 }
@@ -424,7 +424,7 @@ mod tests {
         Ok(Some(serde_json::from_value(value).unwrap()))
     }
 
-    /// co.md 1.8 "Handshake": attached, not deleting; its metadata is the publish context.
+    /// kubernetes.md 1.8 "Handshake": attached, not deleting; its metadata is the publish context.
     #[test]
     fn what_an_attachment_says() {
         let metadata = json!({"attached": true, "attachmentMetadata": {"a": "1"}});
@@ -442,7 +442,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "Tokens": bound to the pod; no audience is the server's own.
+    /// kubernetes.md 1.8 "Tokens": bound to the pod; no audience is the server's own.
     #[test]
     fn token_requests() {
         let pod = json!({"metadata": {"name": "p", "uid": "u"}});
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(trouble.class, Class::Final);
     }
 
-    /// co.md 1.8 "Error classes": only what was uncertain in this life is proven gone by a final error.
+    /// kubernetes.md 1.8 "Final": only what was uncertain in this life is proven gone by a final error.
     #[test]
     fn what_a_final_error_proves() {
         let mount = |progress, found| Mount { progress, found, published: Time(0), spec: String::new() };

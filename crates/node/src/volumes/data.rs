@@ -112,7 +112,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "Paths": the keys of both files.
+    /// kubernetes.md 1.8 "Record": the keys of both files.
     #[test]
     fn files_are_kubelets() {
         assert_eq!(data().staged(), b"{\"driverName\":\"d\",\"volumeHandle\":\"h\"}\n");
@@ -142,7 +142,7 @@ mod tests {
         }
     }
 
-    /// co.md 4.10: a torn file says nothing, rather than something wrong.
+    /// kubernetes#85280: a torn file says nothing, rather than something wrong.
     #[test]
     fn half_a_file_is_none() {
         let whole = data().published("n");

@@ -119,7 +119,7 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
     }
 }
 
-/// co.md 1.8 "Unmount": a share goes once its pod was released, or nobody knows the pod.
+/// A share goes once its pod was released, or nobody knows the pod.
 fn unpublish(view: &View<'_>, pod: &str, now: Time) -> Next {
     if !view.released.iter().any(|released| released == pod) {
         return Next::Wait(None, Waiting::Pods);
@@ -133,7 +133,7 @@ fn unpublish(view: &View<'_>, pod: &str, now: Time) -> Next {
     })
 }
 
-/// co.md 1.8 "Mount op order".
+/// The steps to a mount, in their order.
 fn mount(view: &View<'_>, pod: &str, want: &Want, now: Time) -> Next {
     let volume = view.volume;
     let share = volume.mounts.get(pod);
@@ -255,7 +255,7 @@ fn expansion(view: &View<'_>, want: &Want) -> Plan {
     }
 }
 
-/// co.md 1.8 "requiresRepublish": how long until the share is published again; `None`: never.
+/// requiresRepublish: how long until the share is published again; `None`: never.
 fn due(view: &View<'_>, share: &Mount, now: Time) -> Option<Duration> {
     if !view.driver.republishes() || view.volume.mode == Mode::Block {
         return None;

@@ -274,7 +274,7 @@ mod tests {
         MountTable::parse(lines.join("\n").as_bytes()).unwrap()
     }
 
-    /// co.md 1.8 "Unmount": mount-refs check on globalmount; 4.11: the references are named.
+    /// kubernetes.md 1.8 "Unstage"; kubernetes#122342: who else has it is named.
     #[test]
     fn who_else_has_it() {
         let table = table(&[

@@ -33,7 +33,7 @@ pub(super) enum Plan {
     },
 }
 
-/// co.md 1.4 "Node side". `known` is the size this node knows it has; without one, the claim's.
+/// What the node has to do. `known` is the size this node knows it has; without one, the claim's.
 pub(super) fn plan(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -87,7 +87,7 @@ pub(super) enum Answer {
     Uncertain,
 }
 
-/// co.md 1.4 "Errors". `changed`: the user asks for another size than this one, and it was refused before.
+/// What an answer means. `changed`: the user asks for another size than this one, and it was refused before.
 pub(super) fn answer(code: Code, told: bool, changed: bool) -> Answer {
     match code {
         Code::Unimplemented if told => Answer::NotNeeded,
@@ -131,7 +131,7 @@ mod tests {
         status
     }
 
-    /// co.md 1.4 "Node side": only if the state is NodeResizePending or NodeResizeInProgress; 4.15.
+    /// kubernetes.md 1.4 "Node side"; kubernetes#115294.
     #[test]
     fn when_and_to_which_size() {
         let none = Expansion::default();
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.4 "Node side": ReadWriteMany is expanded on every node, unless it is said not to be needed.
+    /// kubernetes.md 1.4 "Every node".
     #[test]
     fn shared_volumes_grow_on_every_node() {
         let mut claim = claim(status("2Gi", None, Some("2Gi")));
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(go(&claim), Plan::Known { size: gib(2) });
     }
 
-    /// co.md 1.4: "Read-only: Warning FileSystemResizeFailed, treated as done"; FailedPrecondition stops retries.
+    /// kubernetes.md 1.4 "Read-only", "Node errors": FailedPrecondition stops retries.
     #[test]
     fn what_does_not_grow() {
         let pending = claim(status("1Gi", Some("NodeResizePending"), Some("2Gi")));
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(plan(&pending, &volume("2Gi"), None, false, in_use), Plan::Nothing);
     }
 
-    /// co.md 1.4 "Errors".
+    /// kubernetes.md 1.4 "Node errors", "Changed request".
     #[test]
     fn what_answers_mean() {
         for (code, plain, changed, told) in [

@@ -108,7 +108,7 @@ pub(super) fn rpc_error(status: &Status) -> String {
 mod tests {
     use super::*;
 
-    /// co.md 1.8 "Error classes".
+    /// kubernetes.md 1.8 "Uncertain", "Transient", "Final".
     #[test]
     fn classes() {
         let uncertain = [
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.0: 500 ms, doubled up to 2m2s.
+    /// Kubelet's pauses: 500 ms, doubled up to 2m2s.
     #[test]
     fn pauses_grow() {
         let backoff =

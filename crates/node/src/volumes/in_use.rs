@@ -157,7 +157,7 @@ mod tests {
         names.iter().map(|&name| name.to_owned()).collect()
     }
 
-    /// co.md 1.8 "volumesInUse": sorted; "published only after that same gate": nothing is taken off before.
+    /// kubernetes.md 1.8 "volumesInUse", "Gate": sorted; nothing is taken off before.
     #[test]
     fn nothing_is_taken_off_before_all_pods_are_known() {
         assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), false), list(&["a", "b", "c"]));
@@ -165,7 +165,8 @@ mod tests {
         assert_eq!(wanted(list(&[]), &list(&["c"]), true), list(&[]));
     }
 
-    /// co.md 1.8 "Handshake": the server must have taken a list with the volume, and none without it may be on its way.
+    /// kubernetes.md 1.8 "Handshake": the server must have taken a list with the volume, and none without it may be
+    /// on its way.
     #[test]
     fn only_what_was_taken_counts() {
         let in_use = InUse::new();

@@ -27,7 +27,7 @@ fn of(driver: &str, handle: &str) -> VolumeName {
 mod tests {
     use super::*;
 
-    /// co.md "UVN"; 1.3 "VA name"; 1.8 "Inline ephemeral".
+    /// kubernetes.md 1.3 "Attachment", 1.8 "Inline".
     #[test]
     fn names_are_upstreams() {
         assert_eq!(unique("d.example", "h^1"), "kubernetes.io/csi/d.example^h^1");

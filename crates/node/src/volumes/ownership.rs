@@ -34,7 +34,7 @@ pub(super) fn is_ours(driver: Driver<'_>, can: &NodeCapabilities, mode: Mode, wa
         && allowed(driver.fs_group_policy(), want)
 }
 
-/// co.md 1.8 "fsGroup": the policy's word.
+/// The policy's word.
 fn allowed(policy: FsGroupPolicy, want: &Want) -> bool {
     if want.read_only {
         return false;
@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "fsGroup": upstream's matrix (Test_csiMountMgr_supportsFSGroup).
+    /// kubernetes.md 1.8 "fsGroup": upstream's matrix (Test_csiMountMgr_supportsFSGroup).
     #[test]
     fn matrix() {
         let (default, file, none) =
@@ -151,6 +151,7 @@ mod tests {
         }
     }
 
+    /// kubernetes.md 1.8 "Ownership": what is told when it takes long.
     #[test]
     fn reports_name_the_place_from_the_pod_on() {
         let path = "/var/lib/kubelet/pods/uid/volumes/kubernetes.io~csi/pv1/mount";

@@ -176,7 +176,7 @@ fn pod_info(pod: &Pod, ephemeral: bool) -> [(String, String); 5] {
     .map(|(key, value)| (format!("csi.storage.k8s.io/{key}"), value))
 }
 
-/// co.md 1.8 "Publish content": one mode, the volume's first.
+/// One mode, the volume's first.
 fn access_mode(mode: AccessMode, single_node_multi_writer: bool) -> i32 {
     combined(&[mode], single_node_multi_writer).map_or(0, CsiAccessMode::number)
 }
@@ -221,7 +221,7 @@ mod tests {
         volume
     }
 
-    /// co.md 1.8 "Publish content": the whole request.
+    /// kubernetes.md 1.8 "Request": the whole request.
     #[test]
     fn what_is_published() {
         let want = want(
@@ -256,7 +256,7 @@ mod tests {
         );
     }
 
-    /// co.md 1.8 "podInfoOnMount attrs", "Tokens".
+    /// kubernetes.md 1.8 "Pod info", "Tokens".
     #[test]
     fn what_is_told_of_the_pod() {
         let want = want(json!({"csi": {"driver": "d", "volumeHandle": "h"}}), json!({}));
@@ -276,7 +276,7 @@ mod tests {
         assert!(!format!("{request:?}").contains("hunter2"));
     }
 
-    /// co.md 1.8 "Publish content": RWO, RWOP, ROX, RWX; and the node's SINGLE_NODE_MULTI_WRITER.
+    /// kubernetes.md 1.8 "Access mode": RWO, RWOP, ROX, RWX; and the node's SINGLE_NODE_MULTI_WRITER.
     #[test]
     fn access_modes() {
         use AccessMode::{ReadOnlyMany, ReadWriteMany, ReadWriteOnce, ReadWriteOncePod, Unknown};
@@ -295,7 +295,8 @@ mod tests {
         assert_eq!(share.capability().access_mode.unwrap().mode, 1, "no mode is ReadWriteOnce");
     }
 
-    /// co.md 1.8 "block": a device has neither options nor a group; "fsGroup": the driver is told the group if it can.
+    /// kubernetes.md 1.8 "fsGroup", "Request": a device has neither options nor a group; the driver is told the group
+    /// if it can.
     #[test]
     fn devices_and_groups() {
         let spec = json!({"mountOptions": ["noatime"], "csi": {"driver": "d", "volumeHandle": "h", "fsType": "ext4"}});
@@ -317,7 +318,7 @@ mod tests {
         );
     }
 
-    /// co.md 1.8 "Secrets: nodeStage/nodePublish refs (inline: pod's namespace)".
+    /// kubernetes.md 1.8 "Secrets".
     #[test]
     fn whose_secret() {
         let csi = json!({"driver": "d", "volumeHandle": "h",

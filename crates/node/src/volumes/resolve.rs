@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "DSW add per pod": only volumes named in volumeMounts or volumeDevices, of init containers too.
+    /// kubernetes.md 1.8 "Wanted volumes".
     #[test]
     fn only_what_containers_have() {
         let pod: Pod = serde_json::from_value(json!({"spec": {
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(used(&pod).devices, ["c".to_owned()].into());
     }
 
-    /// co.md 1.8 "DSW add per pod": the claim must be bound, named, and not deleted under us.
+    /// kubernetes.md 1.8 "Claims": the claim must be bound, named, and not deleted under us.
     #[test]
     fn claims_that_can_be_used() {
         let pod = pod(json!([]), json!([]));
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "DSW add per pod": the volume must be the claim's, and of the mode that containers want.
+    /// kubernetes.md 1.8 "Volumes": the volume must be the claim's, and of the mode that containers want.
     #[test]
     fn volumes_that_can_be_used() {
         let volumes =
@@ -332,7 +332,7 @@ mod tests {
         assert!(error(&files, json!({"spec": {"csi": {"volumeHandle": ""}}})).contains("not a CSI volume"));
     }
 
-    /// co.md 1.8 "Inline ephemeral".
+    /// kubernetes.md 1.8 "Inline".
     #[test]
     fn inline_volumes() {
         let pod =

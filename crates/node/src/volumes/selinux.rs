@@ -109,7 +109,7 @@ mod tests {
         json!({"volumeMounts": [{"name": "v"}], "securityContext": context})
     }
 
-    /// co.md 1.8 "SELinux": one label across containers; Recursive opts out.
+    /// kubernetes.md 1.8 "SELinux": one label across containers; Recursive opts out.
     #[test]
     fn one_label_or_none() {
         let level = |level: &str| json!({"seLinuxOptions": {"level": level}});
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(wanted(&pod(level("s0:c9"), privileged), "v", BASE), Ok(label));
     }
 
-    /// co.md 1.8 "SELinux": CSIDriver.seLinuxMount, and ReadWriteOncePod alone.
+    /// kubernetes.md 1.8 "SELinux": CSIDriver.seLinuxMount, and ReadWriteOncePod alone.
     #[test]
     fn which_volumes() {
         use AccessMode::{ReadWriteOnce, ReadWriteOncePod};

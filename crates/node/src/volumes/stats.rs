@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "Stats": kubelet's names and labels; what is gone is not shown.
+    /// kubernetes.md 1.8 "Statistics": kubelet's names and labels; what is gone is not shown.
     #[test]
     fn gauges_are_kubelets() {
         let statistics = Statistics::default();

@@ -135,7 +135,7 @@ mod tests {
         serde_json::from_value(json!({"spec": spec})).unwrap()
     }
 
-    /// co.md 1.8 "Inline ephemeral", "podInfoOnMount", "requiresRepublish", "fsGroup": what holds without an object.
+    /// kubernetes.md 1.8 "Inline", "Pod info", "Republish", "fsGroup": what holds without an object.
     #[test]
     fn what_a_deployer_says() {
         use LifecycleMode::{Ephemeral, Persistent};

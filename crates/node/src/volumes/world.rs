@@ -329,7 +329,7 @@ impl Volume {
 mod tests {
     use super::*;
 
-    /// co.md 1.8 "Unmounts are gated": only who was released, or whom nobody knows once all are known.
+    /// kubernetes.md 1.8 "Gate": only who was released, or whom nobody knows once all are known.
     #[test]
     fn whose_volumes_go() {
         let entry = |known: bool, released: bool| PodEntry {
@@ -365,7 +365,7 @@ mod tests {
         assert!(world.holds("u") && !world.holds("v"), "what cannot be told is there");
     }
 
-    /// co.md 4.17: what is the matter is told of the volumes that are not there, and of no others.
+    /// kubernetes#113226: what is the matter is told of the volumes that are not there, and of no others.
     #[test]
     fn troubles_are_of_what_is_missing() {
         let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {

@@ -82,6 +82,13 @@ impl Agent {
         Self::with(User::node(NODE)).await
     }
 
+    /// With its parts at work.
+    pub(crate) async fn running(change: impl FnOnce(&mut plugins::Settings)) -> Self {
+        let mut agent = Self::new().await;
+        agent.run(change);
+        agent
+    }
+
     /// The same; the agent has these rights.
     pub(crate) async fn with(user: User) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -161,6 +168,34 @@ impl Agent {
             settings,
         );
         self.tasks.push(tokio::spawn(run));
+    }
+
+    pub(crate) fn run(&mut self, change: impl FnOnce(&mut plugins::Settings)) {
+        self.run_machine(|_| {});
+        self.run_plugins(change);
+    }
+
+    /// Puts a driver and its plugin on their sockets.
+    pub(crate) fn plug(&self, driver: &Driver) -> Plugged {
+        let socket = self.dir.path().join("plugins/csi.sock");
+        let registrar = Registrar::new(&driver.says().name, &socket);
+        let path = self.registry().join("a.sock");
+        Plugged {
+            serving: driver.serve(&socket),
+            plugin: registrar.serve(&path),
+            driver: driver.clone(),
+            registrar,
+            socket,
+            path,
+        }
+    }
+
+    /// The same, once the driver is registered.
+    pub(crate) async fn plugged(&self) -> Plugged {
+        let plugged = self.plug(&Driver::new(DRIVER));
+        plugged.registrar.accepted().await;
+        self.registered(DRIVER).await;
+        plugged
     }
 
     pub(crate) async fn object(&self, api: &Kind, key: &Key) -> Option<Value> {
@@ -289,6 +324,18 @@ impl Served {
         let task = tokio::spawn(async move { server.await.unwrap() });
         Self { _file: file, task }
     }
+}
+
+/// A driver and its plugin on their sockets.
+pub(crate) struct Plugged {
+    pub(crate) driver: Driver,
+    pub(crate) registrar: Registrar,
+    /// The driver's socket.
+    pub(crate) socket: PathBuf,
+    pub(crate) serving: Served,
+    /// The plugin's socket.
+    pub(crate) path: PathBuf,
+    pub(crate) plugin: Served,
 }
 
 /// A plugin's own half of the registration, which says what it is told to and keeps what it hears.

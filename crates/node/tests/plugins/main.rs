@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use harness::{Agent, DRIVER, Driver, NODE, Registrar, until};
+use harness::{Agent, DRIVER, Driver, NODE, Plugged, Registrar, until};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -41,12 +41,11 @@ fn sidecar(agent: &Agent, driver: &Path) -> (CancellationToken, tokio::task::Joi
     (stop, tokio::spawn(run))
 }
 
-/// co.md 1.6 and 1.7 with our own registrar: the socket goes, the entries go; it comes back, and they do.
+/// kubernetes.md 1.6 "Register", "Order", "Removed", 1.7 "Node patch": with our own registrar, the socket goes, the
+/// entries go; it comes back, and they do.
 #[tokio::test]
 async fn a_driver_comes_goes_and_comes_back() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
+    let agent = Agent::running(|_| {}).await;
     let socket = agent.dir.path().join("plugins/a/csi.sock");
     let driver = Driver::new(DRIVER);
     let _driver = driver.serve(&socket);
@@ -92,9 +91,7 @@ async fn a_driver_comes_goes_and_comes_back() {
 /// Issue: retry after a failed handler. Kubelet waits for a new socket; we do not.
 #[tokio::test]
 async fn what_fails_first_works_later_without_a_new_socket() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
+    let agent = Agent::running(|_| {}).await;
     let (silent, failing) = (Driver::new("silent.example.com"), Driver::new(DRIVER));
     failing.says().fails = Some("the cloud is away".into());
     let place = |name: &str| agent.dir.path().join(name);
@@ -121,28 +118,24 @@ async fn what_fails_first_works_later_without_a_new_socket() {
     assert!(second.heard().last().unwrap().plugin_registered);
 }
 
-/// co.md 1.6 "after a failed RegisterPlugin the entry stays in ASW", where that is asked for.
+/// kubernetes.md 1.6 "No retry", where that is asked for.
 #[tokio::test]
 async fn without_retry_a_new_socket_is_needed() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|settings| settings.retry = false);
+    let agent = Agent::running(|settings| settings.retry = false).await;
     let driver = Driver::new(DRIVER);
     driver.says().fails = Some("no".into());
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let plugin = registrar.serve(&agent.registry().join("a.sock"));
+    let Plugged { registrar, path, plugin, serving: _serving, .. } = agent.plug(&driver);
     registrar.refused().await;
     driver.says().fails = None;
     sleep(Duration::from_millis(400)).await;
     assert_eq!(driver.says().asked, 1);
     drop(plugin);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    let _plugin = registrar.serve(&path);
     registrar.accepted().await;
 }
 
-/// co.md 1.6: existing first, subdirectories, an empty endpoint is the registration socket.
+/// kubernetes.md 1.6 "Registry", "GetInfo": existing first, subdirectories, an empty endpoint is the registration
+/// socket.
 #[tokio::test]
 async fn sockets_that_are_there_first_and_beneath() {
     let mut agent = Agent::new().await;
@@ -175,17 +168,8 @@ async fn sockets_that_are_there_first_and_beneath() {
 
 /// Whether the driver's entry went while its socket was made anew.
 async fn gap_in_the_entry(handover: bool) -> bool {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|settings| settings.handover = handover);
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let path = agent.registry().join("a.sock");
-    let before = registrar.serve(&path);
-    registrar.accepted().await;
-    agent.registered(DRIVER).await;
+    let agent = Agent::running(|settings| settings.handover = handover).await;
+    let Plugged { driver, socket, path, plugin: before, serving: _serving, .. } = agent.plugged().await;
 
     let store = agent.admin.store::<CSINode>(WatchOptions::default());
     store.synced().await;
@@ -207,7 +191,7 @@ async fn gap_in_the_entry(handover: bool) -> bool {
     gap
 }
 
-/// co.md 1.6: re-registration. Ours hands over; kubelet's way is there to choose.
+/// kubernetes.md 1.6 "New socket". Ours hands over; kubelet's way is there to choose.
 #[tokio::test]
 async fn a_socket_made_anew_registers_anew() {
     assert!(!gap_in_the_entry(true).await, "handed over");
@@ -217,16 +201,8 @@ async fn a_socket_made_anew_registers_anew() {
 /// A socket that takes the place of another and is dead: the driver goes, and comes with the next.
 #[tokio::test]
 async fn a_dead_socket_takes_nobodys_place_for_long() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let path = agent.registry().join("a.sock");
-    let before = registrar.serve(&path);
-    registrar.accepted().await;
+    let agent = Agent::running(|_| {}).await;
+    let Plugged { registrar, path, plugin: before, serving: _serving, .. } = agent.plugged().await;
     drop(before);
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     agent.deregistered(DRIVER).await;
@@ -235,7 +211,7 @@ async fn a_dead_socket_takes_nobodys_place_for_long() {
     agent.registered(DRIVER).await;
 }
 
-/// co.md 1.7 "detected topology value collision": a hard error, until somebody settles it.
+/// kubernetes.md 1.7 "Collision": a hard error, until somebody settles it.
 #[tokio::test]
 async fn a_node_that_is_said_to_be_elsewhere() {
     let mut agent = Agent::new().await;
@@ -246,11 +222,8 @@ async fn a_node_that_is_said_to_be_elsewhere() {
     let key = Key::cluster(NODE);
     agent.admin.patch(&Node::API, &key, None, label(json!("r2"))).await.unwrap();
     agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
+    let plugged = agent.plug(&Driver::new(DRIVER));
+    let registrar = &plugged.registrar;
     let error = registrar.refused().await;
     let reason = r#"detected topology value collision: driver reported "topology.example.com/rack":"r1" but existing label is "topology.example.com/rack":"r2""#;
     assert!(error.contains(reason), "{error}");
@@ -261,12 +234,10 @@ async fn a_node_that_is_said_to_be_elsewhere() {
     agent.registered(DRIVER).await;
 }
 
-/// co.md 1.6: the new highest version must be strictly higher. Who was refused comes when the name is free.
+/// kubernetes.md 1.6 "Same name". Who was refused comes when the name is free.
 #[tokio::test]
 async fn two_sockets_of_one_name() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
+    let agent = Agent::running(|settings| settings.retry_start = Duration::from_secs(600)).await;
     let place = |name: &str| agent.dir.path().join(name);
     let drivers = [Driver::new(DRIVER), Driver::new(DRIVER), Driver::new(DRIVER)];
     drivers[1].says().max_volumes = 6;
@@ -299,11 +270,10 @@ async fn two_sockets_of_one_name() {
     assert_eq!(agent.registered(DRIVER).await["allocatable"], json!({"count": 6}));
 }
 
+/// kubernetes.md 1.6 "Order", "GetInfo", "Versions": who is refused is told why.
 #[tokio::test]
 async fn what_is_no_driver_is_told_so() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
+    let agent = Agent::running(|_| {}).await;
     let driver = Driver::new("other.example.com");
     let socket = agent.dir.path().join("csi.sock");
     let _driver = driver.serve(&socket);
@@ -342,19 +312,11 @@ async fn what_is_no_driver_is_told_so() {
     assert!(agent.plugins.all().is_empty());
 }
 
-/// co.md 1.7: limits refreshed, by wish; and all that a driver says when it restarts.
+/// kubernetes.md 1.7 "Limits refreshed": by wish; and all that a driver says when it restarts.
 #[tokio::test]
 async fn a_driver_changes_its_mind() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("plugins/csi.sock");
-    let first = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    registrar.accepted().await;
-    agent.registered(DRIVER).await;
+    let agent = Agent::running(|_| {}).await;
+    let Plugged { driver, registrar, socket, serving: first, plugin: _plugin, .. } = agent.plugged().await;
 
     driver.says().max_volumes = 3;
     agent.plugins.refresh(DRIVER);
@@ -389,15 +351,8 @@ async fn a_driver_changes_its_mind() {
 #[tokio::test]
 async fn the_node_goes_and_the_csi_node_with_it() {
     let mut agent = Agent::with(User::admin()).await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    registrar.accepted().await;
-    agent.registered(DRIVER).await;
+    agent.run(|_| {});
+    let _plugged = agent.plugged().await;
     let before = agent.node().await.unwrap()["metadata"]["uid"].clone();
     agent.admin.delete(&Node::API, &Key::cluster(NODE), Preconditions::default()).await.unwrap();
     until("the CSINode to go", || async { agent.csi_node().await.is_none().then_some(()) }).await;
@@ -414,14 +369,8 @@ async fn the_node_goes_and_the_csi_node_with_it() {
 #[tokio::test]
 async fn entries_are_kept_right() {
     let mut agent = Agent::with(User::admin()).await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    registrar.accepted().await;
+    agent.run(|_| {});
+    let _plugged = agent.plugged().await;
     let entry = agent.registered(DRIVER).await;
     let key = Key::cluster(NODE);
     let none = Patch::Merge(json!({"spec": {"drivers": null}}));
@@ -435,22 +384,13 @@ async fn entries_are_kept_right() {
 /// Nothing is remembered, and nothing need be: what is written is written.
 #[tokio::test]
 async fn a_restart_writes_nothing_that_is_there() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    registrar.accepted().await;
-    agent.registered(DRIVER).await;
+    let mut agent = Agent::running(|_| {}).await;
+    let plugged = agent.plugged().await;
     let before = agent.csi_node().await.unwrap();
     agent.crash().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
+    agent.run(|_| {});
     agent.registered(DRIVER).await;
-    until("another yes", || async { (registrar.heard().len() == 2).then_some(()) }).await;
+    until("another yes", || async { (plugged.registrar.heard().len() == 2).then_some(()) }).await;
     assert_eq!(agent.csi_node().await.unwrap(), before);
 
     let mut registry = prometheus_client::registry::Registry::default();
@@ -467,17 +407,10 @@ async fn a_restart_writes_nothing_that_is_there() {
 /// A server that does not answer: nothing is forgotten that was to be removed, or to be written.
 #[tokio::test]
 async fn what_the_server_did_not_take_is_written_later() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
+    let agent = Agent::running(|_| {}).await;
     until("the CSINode", || agent.csi_node()).await;
     agent.broken.store(true, Ordering::Relaxed);
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let path = agent.registry().join("a.sock");
-    let plugin = registrar.serve(&path);
+    let Plugged { registrar, plugin, serving: _serving, .. } = agent.plug(&Driver::new(DRIVER));
     let error = registrar.refused().await;
     assert!(error.contains("error updating CSINode object with CSI driver node info"), "{error}");
     assert!(agent.plugins.get(DRIVER).is_none());
@@ -499,29 +432,19 @@ async fn what_the_server_did_not_take_is_written_later() {
 async fn a_driver_that_comes_before_its_node() {
     let mut agent = Agent::new().await;
     agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
-    let driver = Driver::new(DRIVER);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    let error = registrar.refused().await;
+    let plugged = agent.plug(&Driver::new(DRIVER));
+    let error = plugged.registrar.refused().await;
     assert!(error.ends_with("Node node-a is not there: it has to be registered first"), "{error}");
     agent.run_machine(|_| {});
-    registrar.accepted().await;
+    plugged.registrar.accepted().await;
     agent.registered(DRIVER).await;
 }
 
 /// Volumes of one driver must not be handed to another that has come to its place.
 #[tokio::test]
 async fn another_driver_behind_the_same_socket() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|_| {});
-    let socket = agent.dir.path().join("csi.sock");
-    let first = Driver::new(DRIVER).serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    registrar.accepted().await;
+    let agent = Agent::running(|_| {}).await;
+    let Plugged { registrar, socket, serving: first, plugin: _plugin, .. } = agent.plugged().await;
     drop(first);
     let second = Driver::new("b.example.com").serve(&socket);
     agent.deregistered(DRIVER).await;
@@ -534,18 +457,13 @@ async fn another_driver_behind_the_same_socket() {
 /// A registration that fails takes back what it wrote, and that is no news to try again for.
 #[tokio::test]
 async fn a_failure_does_not_wake_itself() {
-    let mut agent = Agent::new().await;
-    agent.run_machine(|_| {});
-    agent.run_plugins(|settings| settings.retry_start = Duration::from_secs(600));
+    let agent = Agent::running(|settings| settings.retry_start = Duration::from_secs(600)).await;
     until("the CSINode", || agent.csi_node()).await;
     let driver = Driver::new(DRIVER);
     // The Node takes it, the CSINode does not.
     driver.says().node_id = "i".repeat(300);
-    let socket = agent.dir.path().join("csi.sock");
-    let _driver = driver.serve(&socket);
-    let registrar = Registrar::new(DRIVER, &socket);
-    let _plugin = registrar.serve(&agent.registry().join("a.sock"));
-    let error = registrar.refused().await;
+    let plugged = agent.plug(&driver);
+    let error = plugged.registrar.refused().await;
     assert!(error.contains("must be 256 characters or less"), "{error}");
     sleep(Duration::from_millis(500)).await;
     assert!(agent.node_ids().await.is_none());

@@ -22,7 +22,7 @@ async fn mounted(ground: &Ground) -> (Agent, Volume, std::sync::Arc<Pod>) {
     (agent, volume, pod)
 }
 
-/// co.md 1.8 "Reconstruct": wanted, it is published again, and nothing of it is lost.
+/// kubernetes.md 1.8 "Found": wanted, it is published again, and nothing of it is lost.
 #[tokio::test]
 async fn a_new_life_goes_on() {
     let ground = Ground::new().await;
@@ -44,7 +44,7 @@ async fn a_new_life_goes_on() {
     ground.in_use(&[]).await;
 }
 
-/// co.md 1.8 "Reconstruct": not wanted, it goes, once all pods are known.
+/// kubernetes.md 1.8 "Found", "Gate": not wanted, it goes, once all pods are known.
 #[tokio::test]
 async fn a_pod_that_went_meanwhile() {
     let ground = Ground::new().await;
@@ -58,7 +58,7 @@ async fn a_pod_that_went_meanwhile() {
     ground.in_use(&[]).await;
 }
 
-/// co.md 4.9 (#85476): unpublished and not unstaged when we died. Nobody but its own record knows of it.
+/// kubernetes#85476: unpublished and not unstaged when we died. Nobody but its own record knows of it.
 #[tokio::test]
 async fn what_is_staged_and_not_published_is_found() {
     let ground = Ground::new().await;
@@ -81,7 +81,8 @@ async fn what_is_staged_and_not_published_is_found() {
     ground.in_use(&[]).await;
 }
 
-/// co.md 4.10: records are torn or missing; other evidence tells, and what is mounted is not lost.
+/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: records are torn or missing; other evidence tells,
+/// and what is mounted is not lost.
 #[tokio::test]
 async fn torn_and_missing_records() {
     for (name, stage, share) in [

@@ -17,7 +17,8 @@ use wharf_model::names::condition;
 use wharf_model::{Event, Key, PersistentVolume, PersistentVolumeClaim};
 use wharf_node::volumes::Place;
 
-/// co.md 1.8 from the handshake to the last file: in use, attached, staged, published, and back.
+/// kubernetes.md 1.8 "Handshake", "Stage path", "Publish path", "Removal", "Orphans": from the handshake to the last
+/// file: in use, attached, staged, published, and back.
 #[tokio::test]
 async fn a_pod_has_its_volume_and_lets_go() {
     let ground = Ground::new().await;
@@ -56,7 +57,7 @@ async fn a_pod_has_its_volume_and_lets_go() {
     assert!(!staged.exists() && !path.parent().unwrap().exists());
 }
 
-/// co.md 1.8 "block": the device itself, its record and its link.
+/// kubernetes.md 1.8 "Device paths": the device itself, its record and its link.
 #[tokio::test]
 async fn a_device_is_a_device() {
     let ground = Ground::new().await;
@@ -83,7 +84,7 @@ async fn a_device_is_a_device() {
     assert!(!ground.root.device_stage("pv1").exists() && fs::symlink_metadata(&link).is_err());
 }
 
-/// co.md 1.8 "fsGroup": the files belong to the pod's group before the pod has them.
+/// kubernetes.md 1.8 "fsGroup", "Ownership": the files belong to the pod's group before the pod has them.
 #[tokio::test]
 async fn files_belong_to_the_pods_group() {
     let ground = Ground::new().await;
@@ -99,7 +100,7 @@ async fn files_belong_to_the_pods_group() {
     assert_eq!((root.gid(), root.mode() & 0o2070), (4242, 0o2070));
 }
 
-/// co.md 1.4 "Node side", online: the file system grows, and the claim says so.
+/// kubernetes.md 1.4 "Node side", "Node writes", online: the file system grows, and the claim says so.
 #[tokio::test]
 async fn a_volume_grows_while_the_pod_has_it() {
     let ground = Ground::new().await;
@@ -143,7 +144,8 @@ async fn a_volume_grows_while_the_pod_has_it() {
     ground.event("FileSystemResizeSuccessful").await;
 }
 
-/// co.md 4.17: who waits is told what for, of this volume and no other; a driver that comes ends the wait.
+/// kubernetes.md 1.8 "Transient"; kubernetes#113226: who waits is told what for, of this volume and no other; a
+/// driver that comes ends the wait.
 #[tokio::test]
 async fn a_driver_that_comes_late() {
     let ground = Ground::new().await;
@@ -170,7 +172,7 @@ async fn a_driver_that_comes_late() {
     agent.mounted(&pod).await;
 }
 
-/// co.md 1.8 "Stats".
+/// kubernetes.md 1.8 "Statistics".
 #[tokio::test]
 async fn statistics_are_shown_while_the_pod_has_it() {
     let ground = Ground::new().await;

@@ -141,6 +141,7 @@ fn changes_before_it_is_bound() {
     );
 }
 
+/// kubernetes.md 1.4 "Shrinking".
 #[test]
 fn changes_of_a_bound_claim() {
     let size = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
@@ -247,6 +248,7 @@ fn a_claim_without_a_class_gets_the_newest_default() {
     }
 }
 
+/// kubernetes.md 1.4 "Growing".
 #[test]
 fn growth_has_to_be_allowed() {
     let grown = |old: &Value| with(old, &json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}}));

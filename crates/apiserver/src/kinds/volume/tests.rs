@@ -210,6 +210,7 @@ fn a_status_is_written_apart() {
     assert_eq!(same["status"]["lastPhaseTransitionTime"], "1970-01-01T00:00:00Z");
 }
 
+/// kubernetes.md 1.2 "Admission".
 #[test]
 fn it_is_protected_once() {
     for finalizers in [json!([]), json!(["kubernetes.io/pv-protection"])] {

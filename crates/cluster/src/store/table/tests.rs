@@ -26,6 +26,7 @@ fn listed() -> Table<Thing> {
     table
 }
 
+/// kubernetes.md 1.1 "Own writes".
 #[test]
 fn older_versions_are_ignored() {
     let mut table = listed();

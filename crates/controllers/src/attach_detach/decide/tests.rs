@@ -61,7 +61,7 @@ const UNUSED: Proof = Proof::NotInUse;
 const TIMEOUT: Proof = Proof::Forced(Force::Timeout);
 const OUT_OF_SERVICE: Proof = Proof::Forced(Force::OutOfService);
 
-/// co.md 1.3 "ATTACH".
+/// kubernetes.md 1.3 "Attach", "Nodes that count", "Node gone", "Node status".
 #[test]
 fn what_comes() {
     let one = || World::exclusive().node("a");
@@ -130,7 +130,7 @@ fn what_comes() {
     ]);
 }
 
-/// co.md 1.3: "status.attachError.message fails at once"; each failure is told once.
+/// kubernetes.md 1.3 "Attachment fails": at once; each failure is told once.
 #[test]
 fn what_the_attacher_says_is_told() {
     let error = |message: &str, time: i64| {
@@ -159,7 +159,7 @@ fn what_the_attacher_says_is_told() {
     ]);
 }
 
-/// co.md 1.3 "Multi-attach". Test_Run_OneVolumeAttachAndDetachMultipleNodesWith….
+/// kubernetes.md 1.3 "Multi-Attach", "Many nodes". Test_Run_OneVolumeAttachAndDetachMultipleNodesWith….
 #[test]
 fn one_node_or_many() {
     let two = |world: World| world.node("a").node("b").pod("p", "a").pod("q", "b");
@@ -237,7 +237,7 @@ fn one_node_or_many() {
     ]);
 }
 
-/// co.md 4 item 4: a move to another node is no error. 1.3: detach before attach.
+/// kubernetes.md 1.3 "Detach before attach"; kubernetes#96142: a move to another node is no error.
 #[test]
 fn a_move_to_another_node() {
     let moves = || World::exclusive().node("a").node("b").pod("q", "b");
@@ -274,8 +274,9 @@ fn a_move_to_another_node() {
     ]);
 }
 
-/// co.md 1.3 "uncertain". Test_Run_OneVolumeAttachAndDetach{Uncertain,Timeout}NodesWithReadWriteOnce: an attachment
-/// that may be there goes before another comes; upstream then only tries.
+/// kubernetes.md 1.3 "Left behind", "Detach failed".
+/// Test_Run_OneVolumeAttachAndDetach{Uncertain,Timeout}NodesWithReadWriteOnce: an attachment that may be there goes
+/// before another comes; upstream then only tries.
 #[test]
 fn uncertain_attachments() {
     let world = || World::exclusive().node("a").node("b").pod("q", "b");
@@ -317,7 +318,7 @@ fn uncertain_attachments() {
     ]);
 }
 
-/// A request that the server did not take makes its node wait, and no other.
+/// kubernetes.md 1.3 "Pauses": a request that the server did not take makes its node wait, and no other.
 #[test]
 fn failures_hold_up_themselves_alone() {
     let failure = || Memory {
@@ -346,7 +347,7 @@ fn failures_hold_up_themselves_alone() {
     ]);
 }
 
-/// co.md 4 item 8: a request without an answer is not taken for one that did not arrive.
+/// kubernetes#77324: a request without an answer is not taken for one that did not arrive.
 #[test]
 fn requests_without_an_answer() {
     let unheard = |made| Memory { unheard: Some(Unheard { since: Time(0), made }), ..Memory::default() };
@@ -377,7 +378,7 @@ fn requests_without_an_answer() {
     ]);
 }
 
-/// co.md 1.0 "operation backoff": 500 ms, doubled, 2m2s.
+/// kubernetes.md 1.3 "Pauses": 500 ms, doubled, 2m2s.
 #[test]
 fn pauses_grow() {
     let backoff = Backoff { jitter: || 0.0, ..super::super::Settings::default().pace.backoff() };
@@ -391,7 +392,8 @@ fn pauses_grow() {
     assert_eq!(pauses, [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 122_000, 122_000]);
 }
 
-/// co.md 1.3 "volumesAttached". actual_state_of_world_test: Test_MarkVolumeAs…, Test_RemoveVolumeFromReportAsAttached….
+/// kubernetes.md 1.3 "Told first", "Detach failed". actual_state_of_world_test: Test_MarkVolumeAs…,
+/// Test_RemoveVolumeFromReportAsAttached….
 #[test]
 fn what_a_node_is_told_of_a_volume() {
     use Report::{Hide, Keep, Show};

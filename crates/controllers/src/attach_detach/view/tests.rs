@@ -17,7 +17,7 @@ fn container(state: Value) -> Value {
     json!({"name": "c", "state": state})
 }
 
-/// co.md 1.3 "DSW": terminated = phase Failed or Succeeded, or deleted and nothing runs.
+/// kubernetes.md 1.3 "Pods that count".
 #[test]
 fn pods_that_may_run() {
     let run = || container(json!({"running": {}}));
@@ -56,7 +56,8 @@ fn pods_that_may_run() {
     }
 }
 
-/// co.md 1.3 "DSW": only pods with nodeName, only claims that are bound by both ends, only drivers that attach.
+/// kubernetes.md 1.3 "Volumes that count", "Pods that count": only claims bound by both ends, only drivers that
+/// attach.
 #[test]
 fn who_wants_a_volume() {
     let world = || World::exclusive().node("a").pod("p", "a");
@@ -126,7 +127,7 @@ fn who_wants_a_volume() {
     }
 }
 
-/// co.md 1.2 "Ephemeral": a claim that was made for another pod of that name is not this one's.
+/// kubernetes.md 1.2 "Ephemeral namesake": a claim that was made for another pod of that name is not this one's.
 #[test]
 fn claims_made_for_pods() {
     let owner = |uid: &str, controller: bool| json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": controller}]);
@@ -178,10 +179,12 @@ fn two_names_for_one_volume() {
     world.known.volumes.push(Arc::new(second));
     let view = world.view(Time(0));
     assert!(view.exclusive);
-    assert_eq!(view.places["a"].volume.as_deref(), Some("pv"));
+    let place = &view.places["a"];
+    assert_eq!((place.volume.as_deref(), view.title(place)), (Some("pv"), "pv"));
+    assert_eq!(view.title(&Place::default()), "h", "without a pod nobody knows which name is meant");
 }
 
-/// Since when something is so is remembered for as long as it is so.
+/// kubernetes.md 1.3 "Time of leaving": since when something is so is remembered for as long as it is so.
 #[test]
 fn waits_begin_and_end() {
     let since = |world: World, now: i64| {

@@ -40,7 +40,7 @@ fn fits(view: &View) -> bool {
     suffices(view, &place(json!({})), &claims)
 }
 
-/// co.md 1.5 "Capacity": what upstream looks at, and ours with it.
+/// kubernetes.md 1.5 "Capacity": what upstream looks at, and ours with it.
 #[test]
 fn one_claim() {
     for check in [CapacityCheck::PerClaim, CapacityCheck::Summed] {
@@ -84,7 +84,7 @@ fn one_claim() {
     }
 }
 
-/// co.md 4.14, kubernetes#135985: multi-claim sums.
+/// kubernetes#135985: multi-claim sums.
 #[test]
 fn several_claims() {
     for (rule, sizes, capacities, summed) in [
@@ -107,7 +107,7 @@ fn several_claims() {
     }
 }
 
-/// co.md 4.14: in-flight claims.
+/// kubernetes#135985: in-flight claims.
 #[test]
 fn claims_in_flight() {
     let host = |name: &str| [("host".to_owned(), name.to_owned())].into();

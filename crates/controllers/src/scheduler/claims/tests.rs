@@ -16,7 +16,7 @@ fn names(claims: &[Arc<PersistentVolumeClaim>]) -> Vec<&str> {
     claims.iter().map(|claim| claim.metadata.name.as_str()).collect()
 }
 
-/// co.md 1.5 "PreFilter".
+/// kubernetes.md 1.5 "Unbound claims".
 #[test]
 fn claims_are_sorted() {
     let mut view = view_of(vec![claim("w", json!({})), bound("b", "v")]);
@@ -34,7 +34,7 @@ fn claims_are_sorted() {
     assert_eq!(names(&sort(&twice).unwrap().delayed), ["w"]);
 }
 
-/// co.md 1.5 "PreFilter": what holds a pod off all nodes.
+/// kubernetes.md 1.5 "Unbound claims", "Missing claims": what holds a pod off all nodes.
 #[test]
 fn claims_that_will_not_do() {
     let unbound = |more: Value| view_of(vec![claim("c", more)]);
@@ -95,7 +95,7 @@ fn claims_that_will_not_do() {
     );
 }
 
-/// co.md 1.5 "PreFilter: ephemeral ownership check".
+/// kubernetes.md 1.5 "Missing claims".
 #[test]
 fn ephemeral_claims() {
     let ephemeral =
@@ -124,7 +124,7 @@ fn ephemeral_claims() {
     assert_eq!(names(&sort(&gone).unwrap().bound), ["p-e"]);
 }
 
-/// co.md 1.5 "VolumeRestrictions": ReadWriteOncePod.
+/// kubernetes.md 1.5 "ReadWriteOncePod".
 #[test]
 fn claims_for_one_pod_alone() {
     for (rule, mode, used, expected) in [

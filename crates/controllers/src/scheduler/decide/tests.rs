@@ -55,7 +55,8 @@ fn reasons_are_counted() {
     );
 }
 
-/// co.md 1.5: the words of each volume rule, on one node.
+/// kubernetes.md 1.5 "Bound volumes", "Chosen node", "Provision", "Limits", "Zones": the words of each volume rule,
+/// on one node.
 #[test]
 fn volumes_refuse() {
     let table: Vec<(&str, View, &str, Cause)> = vec![
@@ -146,7 +147,7 @@ fn the_best_node() {
     assert_eq!(chosen(&view), "b", "better than nowhere");
 }
 
-/// co.md 1.5: the node follows the volume, and the plan is that node's.
+/// kubernetes.md 1.5 "Bound volumes": the node follows the volume, and the plan is that node's.
 #[test]
 fn the_node_follows_the_volume() {
     let mut view = view_of(vec![claim("c", json!({}))]);
@@ -164,7 +165,7 @@ fn the_node_follows_the_volume() {
     }
 }
 
-/// co.md 4.13, kubernetes#95767: pods on a node by hand.
+/// kubernetes#95767: pods on a node by hand.
 #[test]
 fn pods_that_were_put_on_a_node() {
     let by_hand = |claims| {

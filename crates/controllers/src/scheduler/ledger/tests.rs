@@ -23,7 +23,7 @@ fn pods_on(ledger: &Ledger, node: &str) -> usize {
     ledger.on(node).count()
 }
 
-/// co.md 1.5 "Reserve": assume PV and PVC; "Unreserve restores".
+/// kubernetes.md 1.5 "Reserve": what is promised, and what is given back.
 #[test]
 fn what_is_promised_is_seen() {
     let (mut ledger, pod) = (Ledger::default(), named("p", "u", ""));
@@ -68,7 +68,7 @@ fn a_place_is_kept_until_it_is_seen() {
     }
 }
 
-/// co.md 1.5 "Reserve": "PV (claimRef+annotation) and PVC (selected-node)".
+/// kubernetes.md 1.5 "Reserve": volumes and claims as they will be.
 #[test]
 fn objects_as_they_will_be() {
     let (volume, claim) = (volume("v", json!({})), claim("c", json!({})));

@@ -39,7 +39,7 @@ fn refusal(view: &View, place: &Place) -> Option<String> {
 
 const FULL: Option<&str> = Some(TOO_MANY_VOLUMES);
 
-/// co.md 1.5 "NodeVolumeLimits".
+/// kubernetes.md 1.5 "Limits".
 #[test]
 fn volumes_are_counted_once() {
     for (rule, drivers, place, expected) in [
@@ -61,7 +61,7 @@ fn volumes_are_counted_once() {
     }
 }
 
-/// co.md 1.5 "unbound claims counted with a synthetic handle if the class names a provisioner".
+/// kubernetes.md 1.5 "Limits": volumes to come.
 #[test]
 fn volumes_to_come_are_counted() {
     let unbound = |more: Value| view_of(vec![claim("c", more)]);
@@ -98,7 +98,7 @@ fn volumes_of_a_plan_are_counted_as_what_they_are() {
     assert_eq!(full.as_deref(), FULL);
 }
 
-/// co.md 4.12, kubernetes#95911: no node without the pod's driver.
+/// kubernetes.md 1.5 "Driver missing"; kubernetes#95911: no node without the pod's driver.
 #[test]
 fn a_driver_has_to_be_there() {
     let missing = "d CSI driver is not installed on the node";

@@ -59,7 +59,7 @@ fn asking(name: &str, size: &str) -> Arc<PersistentVolumeClaim> {
     claim(name, json!({"spec": {"resources": {"requests": {"storage": size}}}}))
 }
 
-/// co.md 1.5 "Filter per node: bound claims".
+/// kubernetes.md 1.5 "Bound volumes".
 #[test]
 fn volumes_that_are_bound() {
     let here = dynamic(vec![bound_claim("c", "v")], &[volume("v", on("n1"))]);
@@ -75,7 +75,7 @@ fn volumes_that_are_bound() {
     assert_eq!(find(&gone, &sorted, &place(json!({}))), Found::Conflicts(vec![NO_SUCH_VOLUME]));
 }
 
-/// co.md 1.5 "Unbound delayed claims": FindMatchingVolume, claims by size, chosen volumes excluded.
+/// kubernetes.md 1.5 "Static", "Chosen node": claims by size, chosen volumes excluded.
 #[test]
 fn volumes_that_are_there() {
     let (small, large) = (volume("small", on("n1")), volume("large", sized("5Gi", on("n1"))));
@@ -114,7 +114,7 @@ fn volumes_that_are_there() {
     assert_eq!(plan(&one(&[small, anothers])).0, pairs(&[("small", "a")]));
 }
 
-/// co.md 1.5 "unmatched -> provision check".
+/// kubernetes.md 1.5 "Provision".
 #[test]
 fn volumes_that_are_made() {
     let one = |more: Value| dynamic(vec![claim("a", more)], &[]);
@@ -190,5 +190,19 @@ proptest! {
             let labels = place(json!({})).labels;
             prop_assert!(reaches(volume.spec.node_affinity.as_ref(), "n1", &labels));
         }
+    }
+}
+
+/// Only a plan with nothing in it needs no writes.
+#[test]
+fn empty_plans() {
+    let binding = || Binding { volume: Arc::default(), claim: Arc::default() };
+    for (bindings, provisions, empty) in [
+        (vec![], vec![], true),
+        (vec![binding()], vec![], false),
+        (vec![], vec![Arc::default()], false),
+        (vec![binding()], vec![Arc::default()], false),
+    ] {
+        assert_eq!(Plan { bindings, provisions }.is_empty(), empty);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU8;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use wharf_linux::{Beneath, Kernel, PathKind};
+use wharf_linux::{Beneath, Kernel, PathKind, random_uuid};
 
 use super::check::{Finding, Severity};
 use super::copy::{self, Copies};
@@ -14,11 +14,11 @@ use super::list::Contents;
 use super::load::{Loaded, load};
 use super::trash::{self, Purged, Trash};
 use super::{Core, Pool};
+use crate::Config;
 use crate::config::ConfigError;
 use crate::fault::During as _;
 use crate::record::{Moment, PoolRecord, VERSION};
 use crate::store::{self, LoadError, Store};
-use crate::{Config, uuid};
 
 /// How long the lock is waited for.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
@@ -268,7 +268,7 @@ fn must_be_empty(store: &Store) -> Result<(), OpenError> {
 }
 
 fn create(store: &Store) -> Result<PoolRecord, OpenError> {
-    let record = PoolRecord { version: VERSION, uuid: uuid::random()?, created: Moment::now() };
+    let record = PoolRecord { version: VERSION, uuid: random_uuid()?, created: Moment::now() };
     let path = Path::new(store::POOL);
     wharf_linux::write_durably(
         &*store.kernel,

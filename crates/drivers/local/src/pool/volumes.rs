@@ -4,6 +4,7 @@ use wharf_driver::backend::{
     BackendError, Capability, CapacityAnswer, CapacityQuery, CreateError, DeleteError, Format, NewVolume,
     Page, Source, Volume,
 };
+use wharf_linux::random_uuid;
 
 use super::Core;
 use super::cut::Cut;
@@ -13,7 +14,7 @@ use crate::fault::{During as _, Fault};
 use crate::ids::{self, Kind};
 use crate::parameters::{self, MKFS_OPTIONS, Parameters};
 use crate::record::{Access, Moment, Phase, Provisioning, VERSION, VolumeRecord};
-use crate::{plan, size, store, uuid};
+use crate::{plan, size, store};
 
 /// What a new volume is filled with, kept as it is meanwhile.
 struct Origin<'a> {
@@ -319,7 +320,7 @@ fn new_record(
 
 fn format_of(origin: Option<&Origin<'_>>, access: &[Access]) -> Result<Format, CreateError> {
     let Some(origin) = origin else { return Ok(Format::Blank) };
-    let uuid = uuid::random().during("choose a UUID", &origin.id)?;
+    let uuid = random_uuid().during("choose a UUID", &origin.id)?;
     plan::copied(&origin.format, access, uuid)
         .map_err(|why| CreateError::Invalid(format!("{} cannot be copied so: {why}", origin.id)))
 }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::{Beneath, Files as _, LoopOptions, MakeFs};
 
-/// A UUID that nothing else on the machine has: the programs of btrfs look for others with the same.
+/// The programs of btrfs look for others with the same.
 fn random() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap().trim().to_owned()
+    crate::random_uuid().unwrap()
 }
 
 /// A file system with a file in it, on a device of its own.

@@ -1,4 +1,4 @@
-//! Node and CSINode before and after, as nodeinfomanager's own tables have them. (co.md 1.7)
+//! Node and CSINode before and after, as nodeinfomanager's own tables have them.
 
 use super::*;
 
@@ -38,6 +38,7 @@ fn annotated(value: Value) -> Value {
     json!({"metadata": {"annotations": {annotation::LEGACY_NODE_ID: value}}})
 }
 
+/// kubernetes.md 1.7 "Node patch".
 #[test]
 fn a_node_gets_to_know_a_driver() {
     let ours = r#"{"a.example.com":"i"}"#;
@@ -98,6 +99,7 @@ fn a_node_gets_to_know_a_driver() {
     }
 }
 
+/// kubernetes.md 1.7 "No id", "Collision".
 #[test]
 fn what_a_node_cannot_say() {
     let collision =
@@ -131,6 +133,7 @@ fn what_a_node_cannot_say() {
     assert!(uninstall_from_node(&torn, DRIVER).is_err(), "others' ids are not thrown away");
 }
 
+/// kubernetes.md 1.6 "Removed": labels stay.
 #[test]
 fn a_node_forgets_a_driver() {
     let labels = json!({"zone": "x"});
@@ -166,7 +169,7 @@ fn install(csi_node: &Value, answer: &NodeAnswer, in_place: bool) -> Change {
     install_on_csi_node(csi_node, &node(json!({}), None, json!({})), DRIVER, answer, OURS, in_place)
 }
 
-/// co.md 1.7: created if missing with ownerReference to the Node v1/Node/UID.
+/// kubernetes.md 1.7 "CSINode".
 #[test]
 fn a_csi_node_is_made_for_its_node() {
     let made = new_csi_node(&node(json!({}), None, json!({})), OURS);
@@ -225,6 +228,7 @@ fn a_csi_node_of_an_earlier_node_is_taken_over() {
     assert_eq!(after["metadata"]["resourceVersion"], "9", "only as it was seen");
 }
 
+/// kubernetes.md 1.7 "Entry".
 #[test]
 fn a_csi_node_gets_to_know_a_driver() {
     let entry = |id: &str, keys: Value, count: Option<i64>| {

@@ -47,7 +47,7 @@ impl NodeInfo {
         Self { cluster, key: Key::cluster(node), migrated, writing: Mutex::new(()) }
     }
 
-    /// Makes the CSINode, if there is none. (co.md 1.0 "CSINode init")
+    /// Makes the CSINode, if there is none.
     pub(in crate::plugins) async fn prepare(&self) -> Result<(), WriteError> {
         let _one = self.writing.lock().await;
         let node = self.node().await?;

@@ -130,7 +130,7 @@ async fn whether_the_driver_restarted() {
     }
 }
 
-/// co.md 1.6: if the name is already registered the new highest version must be strictly higher.
+/// kubernetes.md 1.6 "Same name".
 #[tokio::test]
 async fn one_socket_has_a_name() {
     let files = Files::new();

@@ -58,7 +58,7 @@ fn words(doing: Doing, mode: Mode, mounted: bool) -> Option<(&'static str, &'sta
 mod tests {
     use super::*;
 
-    /// co.md 1.8 "Events on pod".
+    /// kubernetes.md 1.8 "Mount events".
     #[test]
     fn reasons_are_upstreams() {
         let reason = |doing, mode, mounted| words(doing, mode, mounted).map(|(reason, _)| reason);

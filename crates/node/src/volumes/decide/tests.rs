@@ -185,7 +185,7 @@ fn check(table: impl IntoIterator<Item = (&'static str, Scene, Step)>) {
     }
 }
 
-/// co.md 1.8 "Handshake": in use first, then attached, then the attachment, then the driver.
+/// kubernetes.md 1.8 "Handshake": in use first, then attached, then the attachment, then the driver.
 #[test]
 fn the_handshake() {
     let scene = || Scene::new().wanted();
@@ -219,7 +219,7 @@ fn the_handshake() {
     ]);
 }
 
-/// co.md 1.8 "Mount op order", from stage to the end.
+/// kubernetes.md 1.8 "Mount order": from stage to the end.
 #[test]
 fn from_stage_to_the_pod() {
     use Progress::{Mounted, Owned, Published, Uncertain};
@@ -264,7 +264,7 @@ fn from_stage_to_the_pod() {
     ]);
 }
 
-/// co.md 1.0 "operation backoff": each has its own.
+/// Pauses after failures: each has its own.
 #[test]
 fn pauses() {
     let scene = || Scene::new().wanted().verified();
@@ -306,7 +306,7 @@ fn pauses() {
     assert_eq!(over.decide(), publish());
 }
 
-/// co.md 1.8 "Unmount", "Unmounts are gated", "UncertainProgress": what may be there goes like what is.
+/// kubernetes.md 1.8 "Unpublish", "Unstage", "Gate", "Uncertain": what may be there goes like what is.
 #[test]
 fn from_the_pod_to_nothing() {
     use Progress::{Mounted, Owned, Published, Uncertain};
@@ -361,7 +361,7 @@ fn from_the_pod_to_nothing() {
     assert_eq!(blind.decide(), unpublish());
 }
 
-/// co.md 1.8 "Reconcile": unmounts before mounts; one pod's trouble is not another's.
+/// kubernetes.md 1.8 "Order": unmounts before mounts; one pod's trouble is not another's.
 #[test]
 fn several_pods() {
     let scene = || Scene::new().wanted().verified().device(Device::Staged);
@@ -389,7 +389,7 @@ fn several_pods() {
     ]);
 }
 
-/// co.md 1.8 "Mount op order": affinity, ReadWriteOncePod, lifecycle modes, labels.
+/// kubernetes.md 1.8 "Mount order", "Inline", "SELinux": affinity, ReadWriteOncePod, lifecycle modes, labels.
 #[test]
 fn refusals() {
     let refused = |why| Step::Refuse { pod: POD.into(), doing: Doing::Publish, why };
@@ -439,13 +439,13 @@ fn refusals() {
     };
     let label = refused(Refusal::Label { has: "a".into(), wants: "b".into() });
     check([
-        ("co.md 1.8 SELinux: another label", labelled(Some("a"), true), label),
+        ("another label", labelled(Some("a"), true), label),
         ("the same label", labelled(Some("b"), true), publish()),
         ("another label, and nobody else has it", labelled(Some("a"), false), publish()),
     ]);
 }
 
-/// co.md 1.8 "requiresRepublish".
+/// kubernetes.md 1.8 "Republish".
 #[test]
 fn published_again_and_again() {
     let scene = |published: i64| {
@@ -469,7 +469,7 @@ fn published_again_and_again() {
     ]);
 }
 
-/// co.md 1.4 "Node side": during the mount, and online.
+/// kubernetes.md 1.4 "Node side", "Mount fails": during the mount, and online.
 #[test]
 fn growth() {
     let gib = |n: i64| Quantity::from_bytes(n << 30);

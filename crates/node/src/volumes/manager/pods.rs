@@ -77,7 +77,7 @@ impl Manager {
         Ok(())
     }
 
-    /// co.md 1.8 "DSW add per pod": asked of the server, not of what we remember.
+    /// Asked of the server, not of what we remember.
     async fn claimed(
         &self,
         pod: &Arc<Pod>,

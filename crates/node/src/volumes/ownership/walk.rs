@@ -175,8 +175,8 @@ mod tests {
         fs::symlink_metadata(path).unwrap().gid()
     }
 
-    /// co.md 1.8 "Chown": everything gets the group; files 0660, directories setgid and search; symlinks only the group,
-    /// and what they point to nothing.
+    /// kubernetes.md 1.8 "Ownership": everything gets the group; files 0660, directories setgid and search; symlinks
+    /// only the group, and what they point to nothing.
     #[test]
     fn all_of_a_volume_and_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// co.md 1.8 "Chown": `OnRootMismatch` checks the root's group, permissions and setgid only.
+    /// kubernetes.md 1.8 "Ownership": `OnRootMismatch` checks the root's group, permissions and setgid only.
     #[test]
     fn the_root_speaks_for_all() {
         let dir = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ mod tests {
         assert!(!root_matches(&file, wanted).unwrap());
     }
 
-    /// co.md 4.16: what is as it should be is not written to again.
+    /// kubernetes#69699: what is as it should be is not written to again.
     #[test]
     fn a_second_time_writes_nothing() {
         let dir = tempfile::tempdir().unwrap();

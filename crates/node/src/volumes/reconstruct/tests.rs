@@ -57,7 +57,7 @@ fn judge(shares: Vec<Share>, stages: Vec<Stage>, persistent: Option<&[Persistent
     Scan { pods: Vec::new(), shares, stages }.judge(&root(), persistent, true)
 }
 
-/// co.md 1.8 "Reconstruct": mount, device and attachment are uncertain, whether or not something is mounted.
+/// kubernetes.md 1.8 "Found": mount, device and attachment are uncertain, whether or not something is mounted.
 #[test]
 fn records_are_believed() {
     for mounted in [content(0), None] {
@@ -72,7 +72,8 @@ fn records_are_believed() {
     }
 }
 
-/// co.md 4.9: a volume that was unpublished and not unstaged is found; upstream's way is to forget it.
+/// kubernetes.md 1.8 "Found"; kubernetes#85476: a volume that was unpublished and not unstaged is found; upstream's
+/// way is to forget it.
 #[test]
 fn what_is_staged_alone_is_found() {
     let scan = Scan { stages: vec![stage(Some(Ok(data("h1", None))), content(0))], ..Scan::default() };
@@ -90,7 +91,7 @@ fn what_is_staged_alone_is_found() {
     assert_eq!(found.volumes[&names::unique("d", "h1")].staging(&root()), path);
 }
 
-/// co.md 4.10: a share's record is missing or torn.
+/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a share's record is missing or torn.
 #[test]
 fn a_share_without_its_record() {
     let unique = names::unique("d", "h1");
@@ -135,7 +136,8 @@ fn a_share_without_its_record() {
     }
 }
 
-/// co.md 4.10: a staged volume's record is missing or torn. Its driver and the hash of its handle are in its path.
+/// kubernetes.md 1.8 "Found without a record"; kubernetes#85280: a staged volume's record is missing or torn. Its
+/// driver and the hash of its handle are in its path.
 #[test]
 fn a_stage_without_its_record() {
     let whole = || vec![share(Some(Ok(data("h1", Some("pv1")))), content(0))];
@@ -169,7 +171,7 @@ fn a_stage_without_its_record() {
     }
 }
 
-/// co.md 1.8 "Reconstruct": devices, whose record is beside neither stage nor share.
+/// kubernetes.md 1.8 "Found", "Device paths": devices, whose record is beside neither stage nor share.
 #[test]
 fn devices() {
     let record = Some(Ok(Data { lifecycle: None, ..data("h1", Some("pv1")) }));
@@ -193,7 +195,7 @@ fn devices() {
     assert!(!volume.ephemeral);
 }
 
-/// co.md 1.8 "Inline ephemeral": it was never staged, and is not attached.
+/// kubernetes.md 1.8 "Inline", "Found": it was never staged, and is not attached.
 #[test]
 fn inline_volumes() {
     let record = Data { lifecycle: Some(LifecycleMode::Ephemeral), ..data("csi-1", Some("scratch")) };

@@ -1,8 +1,8 @@
-//! When a volume that nobody wants may go: co.md 1.3 "DETACH".
+//! When a volume that nobody wants may go.
 
 use super::*;
 
-/// co.md 1.3 "DETACH": first the node is told, then the attachment goes.
+/// kubernetes.md 1.3 "Told first", "Well", "Attachment ends": first the node is told, then the attachment goes.
 #[test]
 fn what_leaves() {
     let one = || World::exclusive().node("a");
@@ -51,7 +51,7 @@ fn what_leaves() {
     ]);
 }
 
-/// co.md 1.3: force, oos. 4 items 1 and 2.
+/// kubernetes.md 1.3 "Force", "Out of service", "Time of leaving", "In use"; kubernetes#105341, kubernetes#69168.
 #[test]
 fn what_leaves_by_force() {
     let well = || World::exclusive().node("a").attached("a").in_use("a");
@@ -158,7 +158,7 @@ fn what_leaves_by_force() {
     ]);
 }
 
-/// co.md 1.3: `inUse && !force && !oos -> wait`, in every state of the node, as upstream has it and as we do.
+/// kubernetes.md 1.3 "Well", "Force", "Out of service": in every state of the node, as upstream has it and as we do.
 #[test]
 fn leaving_in_every_state() {
     for bits in 0..64_u32 {

@@ -11,7 +11,7 @@ fn world(volumes: Vec<Value>, claims: Vec<Value>) -> World {
 const NONE: &str =
     "claim: Normal FailedBinding: no persistent volumes available for this claim and no storage class is set";
 
-/// co.md 1.1 "bind", "findBestMatch" and "syncUnboundClaim" 1; upstream's set 1.
+/// kubernetes.md 1.1 "Any volume", "Bind", "Best match", "No class"; upstream's set 1.
 #[test]
 fn set_1() {
     let labels = json!({"zone": "a"});
@@ -164,7 +164,7 @@ fn set_1() {
     }
 }
 
-/// co.md 1.1 "Finally status -> Pending": whatever a claim without volume shows of one is taken off.
+/// kubernetes.md 1.1 "Pending": whatever a claim without volume shows of one is taken off.
 #[test]
 fn what_a_pending_claim_shows() {
     for shows in [
@@ -180,7 +180,7 @@ fn what_a_pending_claim_shows() {
     }
 }
 
-/// co.md 1.1 "delay", "WaitForFirstConsumer", "WaitForPodScheduled"; upstream's 1-13 to 1-16.
+/// kubernetes.md 1.1 "Delay", "First consumer", "Delayed match"; upstream's 1-13 to 1-16.
 #[test]
 fn set_1_delayed() {
     let class = || vec![storage_class("wait", json!({"volumeBindingMode": "WaitForFirstConsumer"}))];
@@ -241,7 +241,7 @@ fn set_1_delayed() {
         ..World::default()
     };
     check("1-15", &world, &["v Bound c:uid +ctl", "c Bound v 1Gi wait +done"], &[]);
-    // co.md 1.1: "nil mode => error".
+    // kubernetes.md 1.1 "Delay": a class without a mode.
     let world = World {
         claims: vec![claim("c", of_class(json!({})))],
         classes: vec![storage_class("wait", json!({"volumeBindingMode": null}))],
@@ -251,7 +251,7 @@ fn set_1_delayed() {
     check("no mode", &world, &[waits], &[problem]);
 }
 
-/// co.md 1.1 "class equal", "Class lookup"; upstream's set 13.
+/// kubernetes.md 1.1 "Best match", "Class lookup"; upstream's set 13.
 #[test]
 fn set_13() {
     let gold = || json!({"spec.storageClassName": "gold"});
@@ -306,7 +306,7 @@ fn set_13() {
     }
 }
 
-/// co.md 1.1 "volumeMode"; upstream's set 14, where the claim takes any volume.
+/// kubernetes.md 1.1 "Best match", "Claim undecided"; upstream's set 14, where the claim takes any volume.
 #[test]
 fn set_14() {
     let (block, file) = (json!({"spec.volumeMode": "Block"}), json!({"spec.volumeMode": "Filesystem"}));

@@ -12,7 +12,7 @@ use super::*;
 const LOST: &str =
     "claim: Warning ClaimLost: Bound claim has lost its PersistentVolume. Data on the volume is lost!";
 
-/// co.md 1.1 "syncBoundClaim"; upstream's set 3.
+/// kubernetes.md 1.1 "Bound before"; upstream's set 3.
 #[test]
 fn set_3() {
     let names = |uid: &str| json!({"spec.claimRef": reference("c", uid), "status.phase": "Bound"});
@@ -152,7 +152,40 @@ fn a_claim_that_is_there_is_believed() {
     }
 }
 
-/// co.md 1.1 "syncVolume"; upstream's set 4.
+/// An answer about another volume or node proves nothing of this one.
+#[test]
+fn answers_are_about_what_was_asked() {
+    let key = Key::namespaced("ns", "c");
+    let there = || Found::There("x".into());
+    let world = World { claims: vec![bound_claim("c", "v", json!({}))], ..World::default() };
+    for (asked, found, lost) in [("v", Found::Gone, true), ("w", Found::Gone, false), ("v", there(), false)] {
+        let live = Live { volume: Some((asked.into(), found.clone())), ..Live::default() };
+        let step = decide(&world.look(&key, &live));
+        match lost {
+            true => assert!(matches!(step, Step::ClaimPhase { phase: ClaimPhase::Lost, .. }), "{step:?}"),
+            false => assert_eq!(step, Step::AskVolume { name: "v".into() }, "{asked} {found:?}"),
+        }
+    }
+    let chosen =
+        json!({"spec.storageClassName": "gold", "annotations": ["volume.kubernetes.io/selected-node=n"]});
+    let world = World {
+        claims: vec![claim("c", chosen)],
+        classes: vec![storage_class("gold", json!({"volumeBindingMode": "WaitForFirstConsumer"}))],
+        ..World::default()
+    };
+    let ask = || Step::AskNode { name: "n".into() };
+    for (asked, found, step) in [
+        ("n", Found::Gone, Step::ClearSelectedNode),
+        ("m", Found::Gone, ask()),
+        ("n", there(), Step::HandOver { provisioner: "d.test".into() }),
+        ("m", there(), ask()),
+    ] {
+        let live = Live { node: Some((asked.into(), found.clone())), ..Live::default() };
+        assert_eq!(decide(&world.look(&key, &live)), step, "{asked} {found:?}");
+    }
+}
+
+/// kubernetes.md 1.1 "Volume phase", "Claim gone", "Claim elsewhere"; upstream's set 4.
 #[test]
 fn set_4() {
     let names = |uid: &str, phase: &str, more: Value| {

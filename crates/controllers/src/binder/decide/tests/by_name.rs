@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::*;
 
-/// co.md 1.1 "syncUnboundClaim" 2; upstream's set 2 and 14-5-2 to 14-11.
+/// kubernetes.md 1.1 "By name", "Another's volume"; upstream's set 2 and 14-5-2 to 14-11.
 #[test]
 fn set_2() {
     let asks = |changes: Value| {
@@ -144,7 +144,7 @@ fn set_2() {
     }
 }
 
-/// co.md 1.1 "bind": what the claim shows of its volume.
+/// kubernetes.md 1.1 "Bound claim": what the claim shows of its volume.
 #[test]
 fn what_a_bound_claim_shows() {
     let world = World {
@@ -217,4 +217,5 @@ fn what_a_bound_claim_shows() {
         world.told(),
         ["problem: PersistentVolume \"v\" is without a storage capacity: set spec.capacity.storage"]
     );
+    assert_ne!(world.claims[0]["status"]["phase"], json!("Bound"), "nothing is shown of it");
 }

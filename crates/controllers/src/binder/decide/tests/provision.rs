@@ -14,7 +14,7 @@ fn gold(changes: Value) -> Value {
     all
 }
 
-/// co.md 1.1 "Provision (external)"; upstream's set 11 without what in-tree plugins do.
+/// kubernetes.md 1.1 "Hand over"; upstream's set 11 without what in-tree plugins do.
 #[test]
 fn set_11() {
     let class = |changes: Value| vec![storage_class("gold", changes)];
@@ -120,7 +120,7 @@ fn set_11() {
     }
 }
 
-/// co.md 1.1 "write BOTH" annotations, and "syncClaim (a)".
+/// kubernetes.md 1.1 "Hand over", "Migration".
 #[test]
 fn both_annotations() {
     let mut world = World {
@@ -139,7 +139,8 @@ fn both_annotations() {
     );
 }
 
-/// co.md 1.1 "no selected-node" (upstream's 11-23, 11-24), and 4.13: a node that is gone is not waited for.
+/// kubernetes.md 1.1 "First consumer" (upstream's 11-23, 11-24), and kubernetes#100485: a node that is gone is not
+/// waited for.
 #[test]
 fn the_node_that_was_chosen() {
     let node = "volume.kubernetes.io/selected-node=n";
@@ -174,7 +175,7 @@ fn the_node_that_was_chosen() {
     check("immediate", &immediate, handed, &[WAITS]);
 }
 
-/// co.md 1.1 "retroactive default class"; upstream's set 15.
+/// kubernetes.md 1.1 "Default class"; upstream's set 15.
 #[test]
 fn set_15() {
     let class = |name: &str, day: u8, changes: Value| {

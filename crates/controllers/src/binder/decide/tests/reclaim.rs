@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::world::*;
 
-/// co.md 1.1 "Reclaim"; upstream's sets 6 and 8, without what in-tree plugins do.
+/// kubernetes.md 1.1 "Reclaim", "Recycle"; upstream's sets 6 and 8, without what in-tree plugins do.
 #[test]
 fn by_policy() {
     let orphan = |policy: &str, changes: Value| {
@@ -141,7 +141,8 @@ fn a_namesake_has_the_users() {
     );
 }
 
-/// co.md 1.1 "Failed": to be retained by now, it is still seen to have failed; with its claim out, it is to be had.
+/// kubernetes.md 1.1 "Claim gone": to be retained by now, it is still seen to have failed; with its claim out, it is
+/// to be had.
 #[test]
 fn after_a_failure() {
     let failed = |changes: Value| {
@@ -154,7 +155,7 @@ fn after_a_failure() {
     check("to be had", &failed(json!({})), &["v Available -"], &[]);
 }
 
-/// co.md 1.1 "PV finalizers": what stands for an in-tree plugin's deletion goes with the plugin.
+/// kubernetes.md 1.1 "In-tree finalizer": what stands for an in-tree plugin's deletion goes with the plugin.
 #[test]
 fn in_tree_finalizers() {
     let mut world = World {

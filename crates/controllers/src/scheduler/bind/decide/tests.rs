@@ -45,7 +45,7 @@ fn fail(why: &str) -> Step {
     Step::Fail(why.into())
 }
 
-/// co.md 1.5 "PreBind: PUT PVs (pre-bind), then PUT PVCs (annotation)".
+/// kubernetes.md 1.5 "PreBind".
 #[test]
 fn what_is_written_and_in_which_order() {
     let fresh = || binding(Some(volume("v", json!({}))), Some(claim("c", json!({}))), false);
@@ -99,7 +99,7 @@ fn what_is_written_and_in_which_order() {
     }
 }
 
-/// co.md 1.5 "wait loop": what it waits for, and what it fails on.
+/// kubernetes.md 1.5 "Bind wait": what it waits for, and what it fails on.
 #[test]
 fn bindings_are_checked() {
     let one = |volume_says: Value, claim: Arc<_>| {
@@ -150,7 +150,7 @@ fn bindings_are_checked() {
     }
 }
 
-/// co.md 1.5 "wait loop": "annotation removed, or changed; PV affinity mismatch".
+/// kubernetes.md 1.5 "Bind wait": the chosen node was taken off or changed; the volume does not reach it.
 #[test]
 fn provisions_are_checked() {
     let one = |claim: Arc<_>, volume: Option<_>| view(vec![], vec![provision(Some(claim), volume, true)]);

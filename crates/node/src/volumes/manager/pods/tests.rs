@@ -23,7 +23,7 @@ fn resolved(pod: &Arc<Pod>, volume: &PodVolume) -> (Volume, Want) {
     resolve::persistent(pod, volume, Arc::default(), persistent, None).unwrap()
 }
 
-/// co.md 1.8 "DSW add per pod": the same claim twice in a pod is one mount, for writing if either wants that.
+/// kubernetes.md 1.8 "Wanted volumes": the same claim twice in a pod is one mount, for writing if either wants that.
 #[test]
 fn one_claim_twice() {
     let claim = |name: &str, read_only: bool| json!({"name": name, "persistentVolumeClaim": {"claimName": "data", "readOnly": read_only}});
@@ -53,7 +53,7 @@ fn again_and_too_late() {
     assert!(gone.volumes.is_empty());
 }
 
-/// co.md 4.9: a volume that was found staged learns its name from the first pod that wants it.
+/// kubernetes#85476: a volume that was found staged learns its name from the first pod that wants it.
 #[test]
 fn a_found_volume_learns_its_name() {
     let pod = pod(json!([{"name": "a", "persistentVolumeClaim": {"claimName": "data"}}]));
