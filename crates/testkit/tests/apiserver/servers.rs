@@ -35,7 +35,7 @@ impl Servers {
         let args =
             ["apiserver", "--data-dir", data, "--listen", "127.0.0.1:0", "--kubeconfig-out", kubeconfig];
         let ours = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
-        let servers = Self { cluster, ours: ours, directory };
+        let servers = Self { cluster, ours, directory };
         servers.until(Side::Ours, &["get", "namespace", "default"]);
         servers.install_snapshots();
         servers
