@@ -1,6 +1,7 @@
 //! The sides as processes, each with its files among temporary ones. Gone with the value.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -35,7 +36,20 @@ pub(crate) struct Side {
     /// Gone before the cluster whose node they serve.
     _beside: Vec<Beside>,
     cluster: Option<TestCluster>,
-    _dir: TempDir,
+    dir: TempDir,
+}
+
+impl Drop for Side {
+    /// Pods end and the pool is unmounted: killed alone, `wharf up` would leave them.
+    fn drop(&mut self) {
+        if self.up.is_some() {
+            let data = self.dir.path().join("data");
+            let ended = Command::new(built("wharf")).arg("down").arg("--data-dir").arg(data).status();
+            if !ended.is_ok_and(|status| status.success()) {
+                eprintln!("`wharf down` failed: pods, mounts and loop devices may be left");
+            }
+        }
+    }
 }
 
 impl Side {
@@ -51,7 +65,7 @@ impl Side {
                 let beside = sidecars(&cluster);
                 let kubeconfig = cluster.kubeconfig();
                 let cluster = Some(cluster);
-                (Self { kubeconfig, driver: HOSTPATH, up: None, _beside: beside, cluster, _dir: dir }, took)
+                (Self { kubeconfig, driver: HOSTPATH, up: None, _beside: beside, cluster, dir }, took)
             }
             Who::Wharf => {
                 let socket = dir.path().join("csi.sock");
@@ -74,7 +88,7 @@ impl Side {
         let began = Instant::now();
         let up = Beside::start(&built("wharf"), &args, &log);
         until(|| kubeconfig.exists(), "a kubeconfig");
-        let side = Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, _dir: dir };
+        let side = Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, dir };
         (side, began.elapsed().as_secs_f64())
     }
 
