@@ -40,6 +40,7 @@ pub use waits::{Blocker, Leaving, Waits, leaving, waits_for};
 mod act;
 mod decide;
 mod memory;
+mod orphan;
 mod report;
 #[cfg(test)]
 mod simulate;
@@ -88,6 +89,8 @@ pub struct Settings {
     /// Let an attachment stand in the way of another node even if it failed, or its end did. Upstream attaches beside
     /// it and leaves it to the driver to refuse.
     pub uncertain_blocks: bool,
+    /// Delete attachments that were never begun and whose volume is gone. Upstream leaves them for ever.
+    pub forget_orphans: bool,
     /// How long a volume that nobody uses may take to leave another node before pods are told of it. Upstream tells
     /// them at once, at every move.
     pub multi_attach_grace: Duration,
@@ -109,6 +112,7 @@ impl Default for Settings {
             verify_after_timeout: true,
             out_of_service_only_if_not_ready: true,
             uncertain_blocks: true,
+            forget_orphans: true,
             multi_attach_grace: Duration::from_secs(30),
         }
     }
@@ -121,6 +125,7 @@ impl Settings {
             verify_after_timeout: false,
             out_of_service_only_if_not_ready: false,
             uncertain_blocks: false,
+            forget_orphans: false,
             multi_attach_grace: Duration::ZERO,
             ..Self::default()
         }
@@ -248,6 +253,9 @@ impl AttachDetach {
         for volume in used.chain(attached).collect::<BTreeSet<_>>() {
             self.queue.add(Subject::Volume(volume), Priority::Low);
         }
+        for orphan in attachments.iter().filter_map(|attachment| self.orphan(attachment)) {
+            self.queue.add(orphan, Priority::Low);
+        }
         for node in self.nodes.all() {
             self.queue.add(Subject::Node(node.metadata.name.clone()), Priority::Low);
         }
@@ -269,6 +277,7 @@ impl AttachDetach {
                     self.act(&view, step).await
                 }
                 Subject::Node(name) => self.report(name).await,
+                Subject::Orphan(name) => self.forget(name).await,
             };
             if let Then::End(outcome) = then {
                 return outcome;

@@ -9,8 +9,9 @@ use wharf_cluster::{Change, Priority};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, Key, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
 
+use super::orphan::is_untouched;
 use super::view::{Machine, is_live};
-use super::{AttachDetach, BY_CLAIM, BY_NODE};
+use super::{AttachDetach, BY_CLAIM, BY_NODE, BY_VOLUME};
 
 /// What is worked on at once by one worker only.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,8 @@ pub(super) enum Subject {
     Volume(VolumeName),
     /// What a node is told: the list is written as a whole.
     Node(String),
+    /// An attachment whose volume is not known.
+    Orphan(String),
 }
 
 type Wishes = Vec<Wish<Subject>>;
@@ -65,10 +68,14 @@ impl AttachDetach {
             let spec = &volume.spec;
             (VolumeName::of(spec), spec.claim_ref.clone(), spec.access_modes.clone())
         };
-        match differ(change, fact) {
-            true => wishes(both(change).filter_map(|volume| VolumeName::of(&volume.spec)), Priority::High),
-            false => Vec::new(),
+        if !differ(change, fact) {
+            return Vec::new();
         }
+        let mut wishes =
+            wishes(both(change).filter_map(|volume| VolumeName::of(&volume.spec)), Priority::High);
+        let attachments = self.attachments.by_index(BY_VOLUME, &change.key.name);
+        wishes.extend(self.orphans(&attachments));
+        wishes
     }
 
     pub(super) fn attachment_changed(&self, change: &Change<VolumeAttachment>) -> Wishes {
@@ -84,6 +91,7 @@ impl AttachDetach {
         let nodes: BTreeSet<&String> = both(change).map(|attachment| &attachment.spec.node_name).collect();
         let node = |node: &&String| Wish { key: Subject::Node((*node).clone()), priority: Priority::High };
         wishes.extend(nodes.iter().map(node));
+        wishes.extend(self.orphans(change.new.as_slice()));
         wishes
     }
 
@@ -141,6 +149,19 @@ impl AttachDetach {
         let pods = self.pods.by_index(BY_NODE, node);
         let used = pods.iter().flat_map(|pod| self.volumes_of_pod(pod));
         attached.chain(used).collect()
+    }
+
+    fn orphans(&self, attachments: &[Arc<VolumeAttachment>]) -> Wishes {
+        let orphans = attachments.iter().filter_map(|attachment| self.orphan(attachment));
+        orphans.map(|key| Wish { key, priority: Priority::Normal }).collect()
+    }
+
+    /// The attachment itself, if no volume leads to it.
+    pub(super) fn orphan(&self, attachment: &VolumeAttachment) -> Option<Subject> {
+        let volume = attachment.spec.source.persistent_volume_name.as_ref()?;
+        let gone = self.volumes.get(&Key::cluster(volume.as_str())).is_none();
+        (self.settings.forget_orphans && gone && is_untouched(attachment))
+            .then(|| Subject::Orphan(attachment.metadata.name.clone()))
     }
 
     pub(super) fn volume_of_attachment(&self, attachment: &VolumeAttachment) -> Option<VolumeName> {
