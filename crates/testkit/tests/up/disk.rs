@@ -6,6 +6,7 @@ use std::path::Path;
 use wharf_linux::FsType;
 use wharf_testkit::{MIB, TestPool};
 
+use crate::inside::Alone;
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, pod};
 
@@ -112,6 +113,7 @@ fn the_pool_is_full() {
 /// mended all goes on.
 #[test]
 fn the_pool_is_read_only() {
+    let alone = Alone::new();
     let pool = TestPool::new(FsType::Ext4, 512 * MIB);
     let volumes = pool.path().join("pool");
     fs::create_dir(&volumes).unwrap();
@@ -141,6 +143,7 @@ fn the_pool_is_read_only() {
     }
     assert!(machine.log().trim_end().ends_with("Read-only file system (os error 30)"), "{}", machine.log());
     machine.reboot(|_| pool.mend_ext4());
+    drop(alone);
     machine.running("late");
     machine.gone("pod/going");
     machine.check_data("data");

@@ -1,7 +1,9 @@
 //! Processes in namespaces of a test's own. When the value goes, so does all that runs in them.
 
+use std::cell::Cell;
 use std::fs;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +17,33 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FIRST: &str =
     "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && while :; do sleep 1000 & wait; done";
 
+/// Held for a moment by each who makes namespaces, for long by one who must be [`Alone`].
+static MAKING: RwLock<()> = RwLock::new(());
+
+thread_local! {
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread alone makes namespaces. New ones have copies of all that the test has mounted, and keep its
+/// devices busy.
+pub(crate) struct Alone {
+    _held: RwLockWriteGuard<'static, ()>,
+}
+
+impl Alone {
+    pub(crate) fn new() -> Self {
+        let held = MAKING.write().unwrap_or_else(PoisonError::into_inner);
+        IS_ALONE.set(true);
+        Self { _held: held }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        IS_ALONE.set(false);
+    }
+}
+
 /// Namespaces for mounts and processes: a machine, from its start to its end.
 pub(crate) struct Namespaces {
     unshare: Beside,
@@ -24,6 +53,7 @@ pub(crate) struct Namespaces {
 impl Namespaces {
     /// Makes them. `boot` holds what the machine says of which start this is.
     pub(crate) fn new(boot: &Path, log: &Path) -> Self {
+        let _making = (!IS_ALONE.get()).then(|| MAKING.read().unwrap_or_else(PoisonError::into_inner));
         let file = boot.display().to_string();
         let args = ["--mount", "--propagation", "private", "--pid", "--fork", "--kill-child", "--mount-proc"];
         let args = [&args[..], &["bash", "-c", FIRST, &file]].concat();
