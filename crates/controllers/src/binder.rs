@@ -12,6 +12,7 @@
 //! Start reading at [`view`], then [`decide`]: the rules. [`wake`] says what calls for a look, [`offers`] who may take
 //! which volume.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use tokio::time::sleep;
 use wharf_cluster::work::{Outcome, Wish, feed, serve};
 use wharf_cluster::{Backoff, Change, Priority, Queue, Store, WatchOptions};
 use wharf_model::class::VolumeBindingMode;
-use wharf_model::matching::{class, offered_in};
+use wharf_model::matching::{Seeker, best, class, offered_in};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind, Node, PersistentVolume, PersistentVolumeClaim, StorageClass};
 
@@ -199,7 +200,7 @@ impl Binder {
     }
 
     async fn see_to_claim(&self, key: &Key) -> Outcome {
-        let mut hand = Hand::new(self.offers.hold());
+        let mut hand = Hand::new(self.offers.hold(key));
         let outcome = 'steps: {
             for _ in 0..STEPS {
                 if !self.context.gate.is_open() {
@@ -213,14 +214,19 @@ impl Binder {
             }
             Outcome::After(Duration::ZERO)
         };
-        if outcome != Outcome::Done {
-            return outcome;
-        }
-        // What was held for this claim and is still to be had may be another's.
-        let left = hand.held.name().and_then(|name| self.volumes.get(&Key::cluster(name)));
+        // What was held for this claim and is still to be had may be another's, who found nothing meanwhile.
+        let kept = hand.held.kept().filter_map(|name| self.volumes.get(&Key::cluster(name)));
+        let left: BTreeSet<String> =
+            kept.filter_map(|volume| offered_in(&volume).map(str::to_owned)).collect();
         drop(hand);
-        if let Some(class) = left.as_deref().and_then(offered_in) {
-            self.queue.add(Subject::Class(class.to_owned()), Priority::Normal);
+        for class in left {
+            match outcome {
+                Outcome::Done => self.queue.add(Subject::Class(class), Priority::Normal),
+                // This claim comes again first, and by its own backoff.
+                Outcome::Retry | Outcome::After(_) => {
+                    self.queue.add_after(Subject::Class(class), self.settings.retry_max);
+                }
+            }
         }
         outcome
     }
@@ -251,9 +257,12 @@ impl Binder {
         }
         let mut waiting = self.claims.by_index(index::WAITING, name);
         waiting.sort_by_key(|claim| claim.metadata.creation_timestamp);
-        let lucky = self
-            .offers
-            .spread(name, waiting.iter().map(|claim| &**claim), |name| self.volumes.get(&Key::cluster(name)));
+        let volumes_of = |claim: &PersistentVolumeClaim| {
+            self.volumes.by_index(index::VOLUMES_BY_CLAIM, &claim.key().to_string())
+        };
+        let waiting =
+            waiting.iter().map(|claim| &**claim).filter(|claim| !is_given(claim, &volumes_of(claim)));
+        let lucky = self.offers.spread(name, waiting, |name| self.volumes.get(&Key::cluster(name)));
         for claim in lucky {
             self.queue.add(Subject::Claim(claim), Priority::Normal);
         }
@@ -294,7 +303,10 @@ impl Binder {
             let by_name = |name: &str| self.classes.get(&Key::cluster(name));
             view.class = Some(class(&claim)).filter(|name| !name.is_empty()).and_then(by_name);
             let immediate = Some(VolumeBindingMode::Immediate);
-            if view.class.as_ref().is_none_or(|class| class.volume_binding_mode == immediate) {
+            // Who has one already keeps no other from anybody.
+            if view.class.as_ref().is_none_or(|class| class.volume_binding_mode == immediate)
+                && !is_given(&claim, &view.volumes)
+            {
                 view.offer = hand.held.take(&claim, |name| self.volumes.get(&Key::cluster(name)));
             }
             if claim.class().is_none() {
@@ -324,6 +336,11 @@ impl Binder {
 
 fn wish(key: Subject) -> Wish<Subject> {
     Wish { key, priority: Priority::Normal }
+}
+
+/// Whether one of the volumes that name the claim will be its own, so that it looks for no other.
+fn is_given(claim: &PersistentVolumeClaim, volumes: &[Arc<PersistentVolume>]) -> bool {
+    best(claim, volumes.iter().map(|volume| &**volume), Seeker::Binder { delayed: false }).is_some()
 }
 
 /// Lets pods be found by the claims that they use.

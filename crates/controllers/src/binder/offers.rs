@@ -23,7 +23,8 @@ pub(super) struct Offers(Arc<Mutex<Inside>>);
 struct Inside {
     ranks: BTreeMap<String, BTreeSet<Rank>>,
     places: BTreeMap<String, (String, Rank)>,
-    taken: BTreeSet<String>,
+    /// Volumes that are held, and the claims that they are held for.
+    taken: BTreeMap<String, Key>,
 }
 
 impl Offers {
@@ -37,32 +38,36 @@ impl Offers {
     }
 
     /// A hand for a claim: what it holds is nobody else's until it is dropped.
-    pub(super) fn hold(&self) -> Held {
-        Held { offers: self.clone(), name: None }
+    pub(super) fn hold(&self, claim: &Key) -> Held {
+        Held { offers: self.clone(), claim: claim.clone(), name: None, let_go: Vec::new() }
     }
 
     /// Who of these claims of one class, in their order, may get something: each is given an offer that no one before
-    /// was given.
+    /// was given. Who holds one already gets no other: it would be woken in vain, and nobody in its place.
     pub(super) fn spread<'a>(
         &self,
         of_class: &str,
         claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>,
         is: impl Fn(&str) -> Option<Arc<PersistentVolume>>,
     ) -> Vec<Key> {
-        let mut left = {
+        let (mut left, holders) = {
             let inside = self.lock();
             let mut ranks = inside.ranks.get(of_class).cloned().unwrap_or_default();
-            ranks.retain(|(.., name)| !inside.taken.contains(name));
-            ranks
+            ranks.retain(|(.., name)| !inside.taken.contains_key(name));
+            (ranks, inside.taken.values().cloned().collect::<BTreeSet<_>>())
         };
         let mut lucky = Vec::new();
         for claim in claims {
             if left.is_empty() {
                 break;
             }
+            let key = claim.metadata.key();
+            if holders.contains(&key) {
+                continue;
+            }
             if let Some((rank, _)) = first(&left, claim, |_| true, &is) {
                 left.remove(&rank);
-                lucky.push(claim.metadata.key());
+                lucky.push(key);
             }
         }
         lucky
@@ -100,24 +105,29 @@ fn first(
 ) -> Option<(Rank, Arc<PersistentVolume>)> {
     let asked = claim.requested().unwrap_or(Quantity::ZERO);
     let from = |modes: usize, size: Quantity| (modes, size, String::new());
-    let fits = |volume: &PersistentVolume| best(claim, [volume], Seeker::Binder { delayed: false }).is_some();
     (0..=MODES)
         .flat_map(|modes| ranks.range(from(modes, asked)..from(modes + 1, Quantity::ZERO)))
         .filter(|(.., name)| free(name))
         .filter_map(|rank| Some((rank, is(&rank.2)?)))
-        .find(|(_, volume)| fits(volume))
+        .find(|(_, volume)| fits(claim, volume))
         .map(|(rank, volume)| (rank.clone(), volume))
+}
+
+fn fits(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> bool {
+    best(claim, [volume], Seeker::Binder { delayed: false }).is_some()
 }
 
 /// A volume that is about to be a claim's; at most one at a time.
 pub(super) struct Held {
     offers: Offers,
+    claim: Key,
     name: Option<String>,
+    let_go: Vec<String>,
 }
 
 impl Held {
-    /// The best offer that is not about to be another claim's; it is held instead of what was held before. `is` gives
-    /// volumes as they are.
+    /// What is held, if it is still to be had and fits, so that nobody is kept from a volume in vain. Otherwise the best
+    /// offer that is not about to be another claim's is held from now on. `is` gives volumes as they are.
     pub(super) fn take(
         &mut self,
         claim: &PersistentVolumeClaim,
@@ -125,19 +135,25 @@ impl Held {
     ) -> Option<Arc<PersistentVolume>> {
         let mut inside = self.offers.lock();
         if let Some(name) = self.name.take() {
+            let still = is(&name).filter(|volume| inside.places.contains_key(&name) && fits(claim, volume));
+            if let Some(volume) = still {
+                self.name = Some(name);
+                return Some(volume);
+            }
             inside.taken.remove(&name);
+            self.let_go.push(name);
         }
         let ranks = inside.ranks.get(class(claim))?;
-        let (_, volume) = first(ranks, claim, |name| !inside.taken.contains(name), is)?;
+        let (_, volume) = first(ranks, claim, |name| !inside.taken.contains_key(name), &is)?;
         let name = volume.metadata.name.clone();
-        inside.taken.insert(name.clone());
+        inside.taken.insert(name.clone(), self.claim.clone());
         self.name = Some(name);
         Some(volume)
     }
 
-    /// Which.
-    pub(super) fn name(&self) -> Option<&str> {
-        self.name.as_deref()
+    /// All that was held at any time: others were kept from these.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &str> {
+        self.let_go.iter().chain(&self.name).map(String::as_str)
     }
 }
 
@@ -208,7 +224,7 @@ mod tests {
         let offers = offers(&volumes);
         for (size, expected) in [("1Gi", Some("d")), ("2Gi", Some("c")), ("4Gi", Some("a")), ("10Gi", None)] {
             let claim = claim("x1", size);
-            let offered = offers.hold().take(&claim, find(&volumes));
+            let offered = offers.hold(&claim.metadata.key()).take(&claim, find(&volumes));
             let offered = offered.map(|volume| volume.metadata.name.clone());
             assert_eq!(offered.as_deref(), expected, "{size}");
             let all = volumes.iter().map(|volume| &**volume);
@@ -223,10 +239,13 @@ mod tests {
         let volumes = [volume("a", "1Gi", RWO, json!({})), volume("b", "2Gi", RWO, json!({}))];
         let offers = offers(&volumes);
         let claims = ["1", "2", "3"].map(|name| claim(name, "1Gi"));
-        let mut hands = claims.each_ref().map(|_| offers.hold());
+        let mut hands = claims.each_ref().map(|claim| offers.hold(&claim.metadata.key()));
         let mut take = |hand: usize| {
             let volume = hands[hand].take(&claims[hand], find(&volumes));
-            assert_eq!(volume.as_ref().map(|volume| volume.metadata.name.as_str()), hands[hand].name());
+            assert_eq!(
+                volume.as_ref().map(|volume| volume.metadata.name.as_str()),
+                hands[hand].kept().last()
+            );
             volume.map(|volume| volume.metadata.name.clone())
         };
         assert_eq!(take(0).as_deref(), Some("a"));
@@ -251,13 +270,35 @@ mod tests {
             volume("b", "2Gi", RWO, json!({})),
         ];
         let claim = claim("1", "1Gi");
-        let mut hand = offers.hold();
+        let mut hand = offers.hold(&claim.metadata.key());
         assert_eq!(hand.take(&claim, find(&bound)).unwrap().metadata.name, "b");
         offers.update("b", None);
         assert!(hand.take(&claim, find(&bound)).is_none());
         offers.update("a", Some(&bound[0]));
         assert!(hand.take(&claim, find(&volumes)).is_none());
         assert!(offers.lock().ranks.is_empty() && offers.lock().places.is_empty());
+    }
+
+    /// A better volume that comes meanwhile does not change one's mind: whoever waits was kept from the first one, and
+    /// would not be told that it is free again. What no longer fits is let go, and remembered.
+    #[test]
+    fn what_is_held_stays_held() {
+        let mut volumes = vec![volume("b", "2Gi", RWO, json!({}))];
+        let offers = offers(&volumes);
+        let small = claim("1", "1Gi");
+        let mut hand = offers.hold(&small.metadata.key());
+        let mut name = |claim: &_, volumes: &[_]| {
+            hand.take(claim, find(volumes)).map(|volume| volume.metadata.name.clone())
+        };
+        assert_eq!(name(&small, &volumes).as_deref(), Some("b"));
+        volumes.push(volume("a", "1Gi", RWO, json!({})));
+        offers.update("a", Some(&volumes[1]));
+        assert_eq!(name(&small, &volumes).as_deref(), Some("b"));
+        volumes.push(volume("c", "3Gi", RWO, json!({})));
+        offers.update("c", Some(&volumes[2]));
+        assert_eq!(name(&claim("1", "3Gi"), &volumes).as_deref(), Some("c"));
+        assert_eq!(hand.kept().collect::<Vec<_>>(), ["b", "c"]);
+        assert_eq!(offers.lock().taken.keys().collect::<Vec<_>>(), ["c"]);
     }
 
     /// kubernetes#95497: a volume that appears wakes one claim, not all that wait.
@@ -268,8 +309,10 @@ mod tests {
         let claims = [claim("1", "9Gi"), claim("2", "1Gi"), claim("3", "2Gi"), claim("4", "1Gi")];
         let names = |keys: Vec<Key>| keys.into_iter().map(|key| key.name).collect::<Vec<_>>();
         assert_eq!(names(offers.spread("c", &claims, find(&volumes))), ["2", "3"]);
-        let mut hand = offers.hold();
+        let mut hand = offers.hold(&claims[1].metadata.key());
         assert!(hand.take(&claims[1], find(&volumes)).is_some());
+        // Who holds one is served: the next gets what is left, though it stands further back.
+        assert_eq!(names(offers.spread("c", [&claims[1], &claims[3]], find(&volumes))), ["4"]);
         assert_eq!(names(offers.spread("c", &claims[2..], find(&volumes))), ["3"]);
     }
 }

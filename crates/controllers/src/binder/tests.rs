@@ -169,6 +169,20 @@ async fn a_lost_volume() {
     assert_eq!(told, "Bound claim has lost its PersistentVolume. Data on the volume is lost!");
 }
 
+/// A volume that was put aside for the claim and is too small is passed over: another that fits is taken.
+#[tokio::test]
+async fn a_reserved_volume_that_does_not_fit() {
+    let stand = Stand::new().await;
+    let _running = stand.start();
+    let reserved =
+        json!({"spec.claimRef": {"namespace": "default", "name": "data"}, "spec.capacity.storage": "1Mi"});
+    stand.volume("small", "", reserved).await;
+    stand.volume("fits", "", json!({})).await;
+    let claim = stand.claim("data", Some("")).await;
+    let bound = stand.claim_is(&claim, is_bound).await;
+    assert_eq!(bound.spec.volume_name, "fits");
+}
+
 /// kubernetes#95497: many claims and volumes at once; each claim gets one, and no volume is anybody's twice.
 #[tokio::test]
 async fn many_at_once() {
