@@ -41,14 +41,16 @@ pub(super) fn refuses(view: &View, place: &Place, new: &BTreeSet<Handle>) -> Opt
     }
     let csi_node = place.csi_node.as_ref()?;
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for handle in new.iter().filter(|handle| !place.volumes.contains(handle)) {
+    // What is attached has its place already, also while no pod uses it.
+    let here: BTreeSet<&Handle> = place.volumes.union(&place.attached).collect();
+    for handle in new.iter().filter(|handle| !here.contains(handle)) {
         *counts.entry(&handle.driver).or_default() += 1;
     }
     let too_many = counts.into_iter().any(|(driver, count)| {
         let allocatable = csi_node.driver(driver).and_then(|driver| driver.allocatable);
         let Some(limit) = allocatable.and_then(|allocatable| allocatable.count) else { return false };
-        let here = place.volumes.union(&place.attached).filter(|handle| handle.driver == driver).count();
-        here + count > usize::try_from(limit).unwrap_or_default()
+        let there = here.iter().filter(|handle| handle.driver == driver).count();
+        there + count > usize::try_from(limit).unwrap_or_default()
     });
     too_many.then(|| TOO_MANY_VOLUMES.to_owned())
 }

@@ -52,6 +52,7 @@ fn volumes_are_counted_once() {
         ("attachments below the limit", &["d"], limited(2, &[], &["x"]), None),
         ("attachments of pods' volumes count once", &["d"], limited(2, &["x"], &["x"]), None),
         ("attachments beside pods' volumes", &["d"], limited(2, &["x"], &["y"]), FULL),
+        ("still attached from the pod before", &["d"], limited(2, &["x"], &["v0"]), None),
         ("a driver that tells no limit", &["free"], limited(0, &["x"], &[]), None),
         ("none may be there", &["d"], limited(0, &[], &[]), FULL),
         ("another driver's do not count", &["d", "free"], limited(1, &[], &[]), None),
