@@ -1,5 +1,7 @@
 //! `wharf controllers`: Kubernetes' own volume controllers and a scheduler, on any API server.
 
+mod departures;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +14,8 @@ use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, prote
 
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
+use departures::Departure;
+pub(crate) use departures::Settings;
 
 const EXPLANATION: &str = "\
 In place of kube-controller-manager's controllers of these names (protection: all three of them), which are switched off there:
@@ -34,6 +38,12 @@ pub(crate) struct ControllersArgs {
     /// Which of them [default: all but the scheduler]
     #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     controllers: Option<Vec<Controller>>,
+    /// Do these things as upstream does them, and not better
+    #[arg(long, value_name = "THINGS", value_enum, value_delimiter = ',')]
+    as_upstream: Vec<Departure>,
+    /// Never detach by force because a node did not unmount in time, as kube-controller-manager's flag
+    #[arg(long)]
+    disable_force_detach_on_timeout: bool,
     /// Act only while no other replica does
     #[arg(long)]
     leader_election: bool,
@@ -88,29 +98,36 @@ impl Controller {
     }
 
     /// Runs it until the gate's stop.
-    pub(crate) async fn run(self, cluster: Cluster, gate: Gate, instance: String) {
+    pub(crate) async fn run(self, cluster: Cluster, gate: Gate, instance: String, settings: Settings) {
         let with = |component: &str| Context {
             events: Events::start(&cluster, component, instance.as_str()),
             cluster: cluster.clone(),
             gate: gate.clone(),
         };
         match self {
-            Self::Binder => binder::run(with(binder::COMPONENT), binder::Settings::default()).await,
+            Self::Binder => binder::run(with(binder::COMPONENT), settings.binder).await,
             Self::AttachDetach => {
-                attach_detach::run(with(attach_detach::COMPONENT), attach_detach::Settings::default()).await;
+                attach_detach::run(with(attach_detach::COMPONENT), settings.attach_detach).await;
             }
             Self::Expander => expand::run(with(expand::COMPONENT)).await,
             Self::Protection => protection::run(with("protection")).await,
             Self::Ephemeral => ephemeral::run(with(ephemeral::COMPONENT)).await,
-            Self::Scheduler => {
-                scheduler::run(with(scheduler::COMPONENT), scheduler::Settings::default()).await
-            }
+            Self::Scheduler => scheduler::run(with(scheduler::COMPONENT), settings.scheduler).await,
         }
     }
 }
 
 pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
-    let ControllersArgs { kubeconfig, controllers, leader_election, leader_election_namespace } = args;
+    let ControllersArgs {
+        kubeconfig,
+        controllers,
+        as_upstream,
+        disable_force_detach_on_timeout,
+        leader_election,
+        leader_election_namespace,
+    } = args;
+    let mut settings = Settings::with(&as_upstream);
+    settings.attach_detach.disable_force_detach_on_timeout = disable_force_detach_on_timeout;
     let stopped = stop_signal()?;
     let identity = Environment::read().identity();
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
@@ -125,7 +142,7 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     let mut running = JoinSet::new();
     for controller in wanted {
         tracing::info!(controller = controller.name(), "starting");
-        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone()));
+        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings.clone()));
     }
     stopped.await;
     stop.cancel();

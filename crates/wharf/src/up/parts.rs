@@ -34,7 +34,7 @@ use super::served::{self, Served};
 use super::{Place, UpArgs};
 use crate::agent::{self, Node};
 use crate::apiserver::now;
-use crate::controllers::Controller;
+use crate::controllers::{Controller, Settings};
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 
@@ -265,7 +265,8 @@ async fn serve_local(
 fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
     let gate = Gate::new(None, parts.stop.clone());
     for controller in Controller::ALL {
-        parts.keep(controller.name(), controller.run(cluster.clone(), gate.clone(), node.to_owned()));
+        let run = controller.run(cluster.clone(), gate.clone(), node.to_owned(), Settings::default());
+        parts.keep(controller.name(), run);
     }
 }
 
