@@ -152,7 +152,8 @@ fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts
         }
         None => {
             let says = format!("class {class} waits for the scheduler, and its pod was placed without it");
-            Step::waits(name, says, "you: let the scheduler place the pod (no spec.nodeName)")
+            let turn = "Wharf's scheduler; with another one it is you: make the pod without spec.nodeName";
+            Step::waits(name, says, turn)
         }
         Some(pod) => {
             let says = format!("class {class} waits until pod {} has a node", pod.metadata.name);
