@@ -22,7 +22,7 @@ demo: tools ## take a volume through its whole life on a throwaway pool, and tim
 	hack/demo.sh
 
 test: tools ## everything that must pass: crates, csi-sanity, others' clients, virtual machine, lives on a real API server
-	hack/test.sh cargo sanity clients vm up slice leaks
+	hack/test.sh cargo sanity clients vm up kubectl slice leaks
 
 test-cargo: tools ## the crates' own tests, with a real kernel
 	hack/test.sh cargo
@@ -46,7 +46,7 @@ differential: tools ## upstream's sidecars and ours, scenario by scenario, on a 
 	hack/test.sh differential
 
 test-all: tools ## `test`, and what takes long
-	hack/test.sh cargo sanity clients vm up differential three-ways cluster soak
+	hack/test.sh cargo sanity clients vm up kubectl differential three-ways cluster soak
 
 mutants: ## change the rules one by one and see whether their tests notice (hours)
 	hack/mutants.sh

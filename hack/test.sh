@@ -6,6 +6,7 @@
 #   clients  the clients of others against our fakes
 #   vm       what needs a kernel of its own
 #   up       the README's tour, word for word
+#   kubectl  logs and commands of pods, asked by kubectl itself
 #   slice    the fast part of differential
 #   differential  upstream's sidecars and ours, scenario by scenario, on a real API server
 #   cluster  on a real Kubernetes: the cargo tests marked `ignored` in modules named `cluster`
@@ -62,6 +63,11 @@ three_ways() {
     cargo test --package wharf-testkit --test three_ways -- --ignored --exact --nocapture three_ways_all
 }
 
+kubectl() {
+  KUBECTL=$("$ROOT/test/cluster/cluster.sh" kubectl) \
+    cargo test --package wharf-node --test pods -- --ignored kubectl::
+}
+
 # SOAK_SECONDS says how long, if it is set.
 leaks() {
   "$ROOT/hack/tools.sh" kubernetes &&
@@ -69,11 +75,12 @@ leaks() {
     SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --package wharf-testkit --test leaks -- --ignored --nocapture
 }
 
+# All but what has a tier of its own, what other tests start and kill, and what only prints figures.
 soak() {
   "$ROOT/hack/tools.sh" kubernetes &&
     cargo build --quiet --package wharf &&
     cargo test --workspace --no-fail-fast -- --ignored --nocapture --skip cluster:: --skip differential_ \
-      --skip three_ways_
+      --skip three_ways_ --skip kubectl:: --skip writes_until_it_is_killed --skip driver_process --skip figures
 }
 
 cd "$ROOT"
@@ -84,11 +91,12 @@ for name in "$@"; do
     clients) tier clients '^digitalocean: ' test/digitalocean/run.sh ;;
     vm) tier vm '^ext4-online: ' test/vm/run.sh ;;
     up) tier up '^up: ' test/up/run.sh ;;
+    kubectl) tier kubectl '^test result: ' kubectl ;;
     slice | differential) tier "$name" '^differential: ' differential "${name/differential/all}" ;;
     three-ways) tier three-ways '^three-ways: ' three_ways ;;
     cluster) tier cluster '^test result: ' cluster ;;
     leaks | soak) tier "$name" '^test result: ' "$name" ;;
-    *) die "there is no tier $name: cargo, sanity, clients, vm, up, slice, differential, three-ways, cluster, leaks, soak" ;;
+    *) die "there is no tier $name: cargo, sanity, clients, vm, up, kubectl, slice, differential, three-ways, cluster, leaks, soak" ;;
   esac
 done
 printf '\n%d passed, %d failed\n' "$passed" "$failed"

@@ -28,6 +28,22 @@ check() {
   fi
 }
 
+# Lines that a test may look between: nothing is left of the tour when it has ended.
+looks() {
+  case $1 in
+    'kubectl delete '*)
+      echo 'kubectl wait --for=jsonpath={.status.phase}=Bound pvc/restored pvc/copy --timeout=60s'
+      echo '[ "$(kubectl exec writer -- cat /data/hello)" = "$(kubectl logs reader)" ]'
+      echo '[ "$(kubectl exec writer -- df --output=size --block-size=1M /data | tail -n 1)" -gt 1800 ]'
+      ;;
+    'make down')
+      # What is deleted is purged in the background.
+      echo "for i in {1..100}; do left=\$(ls $DATA/pool/volumes $DATA/pool/snapshots $DATA/pool/trash -A | grep -v -e : -e '^\$') || break; sleep 0.1; done"
+      echo "[ -d $DATA/pool/volumes ] && [ -z \"\$left\" ]"
+      ;;
+  esac
+}
+
 # The commands of the README's section "A tour".
 tour() { awk '/^## / { section = $0 } /^```/ { code = !code; next } code && section == "## A tour"' "$ROOT/README.md"; }
 
@@ -40,7 +56,12 @@ loops=$(losetup --list --noheadings --output NAME | sort)
 
 echo "the README's tour:"
 tour | sed 's/^/  /'
-if (cd "$ROOT" && bash -euo pipefail -c "$(tour)") >"$WORK/out" 2>&1; then
+# With -e alone, a command before && may fail unseen.
+script=$(tour | while read -r line; do
+  looks "$line" | sed 's/$/ || exit 1/'
+  printf '%s || exit 1\n' "$line"
+done)
+if (cd "$ROOT" && bash -euo pipefail -c "$script") >"$WORK/out" 2>&1; then
   check "the tour has lines" [ "$(tour | wc -l)" -ge 6 ]
 else
   failed=$((failed + 1))
