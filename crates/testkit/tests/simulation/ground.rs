@@ -19,8 +19,10 @@ use crate::driver::{DRIVER, Truth};
 use crate::processes::Processes;
 use crate::sim::Sim;
 
+/// The class whose volumes wait for nobody.
+pub(crate) const AT_ONCE: &str = "at-once";
 /// Classes: volumes are made at once, or when there is a pod.
-pub(crate) const CLASSES: [(&str, &str); 2] = [("at-once", "Immediate"), ("wait", "WaitForFirstConsumer")];
+pub(crate) const CLASSES: [(&str, &str); 2] = [(AT_ONCE, "Immediate"), ("wait", "WaitForFirstConsumer")];
 const GIB: i64 = 1 << 30;
 /// Between two looks from outside.
 const LOOK: Duration = Duration::from_secs(4);

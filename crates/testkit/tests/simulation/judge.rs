@@ -8,23 +8,39 @@ use wharf_model::whole::{Node, Pod};
 use wharf_model::{Kind, Lease, Meta, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, chance};
 
 use crate::driver::lock;
-use crate::ground::Ground;
+use crate::ground::{AT_ONCE, Ground};
 
 fn pod_is_done(pod: &Pod) -> bool {
     pod.status.phase == PodPhase::Running && !pod.metadata.is_deleting()
 }
 
 fn claim_is_done(claim: &PersistentVolumeClaim) -> bool {
-    claim.status.phase == ClaimPhase::Bound && !claim.metadata.is_deleting()
+    claim.status.phase == ClaimPhase::Bound && !claim.metadata.is_deleting() && is_as_large(claim)
+}
+
+/// As it was asked to be.
+fn is_as_large(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.capacity.storage >= claim.requested()
+}
+
+/// What must come to pass of itself: a volume that waits for no pod is made, and one that is mounted grows.
+fn claim_must_come(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
+    let used = |pod: &Pod| pod_is_done(pod) && pod.claims().any(|name| name == claim.metadata.name);
+    match claim.status.phase {
+        _ if claim.metadata.is_deleting() => false,
+        ClaimPhase::Bound => !is_as_large(claim) && pods.iter().any(used),
+        _ => claim.class() == Some(AT_ONCE),
+    }
 }
 
 impl Ground {
-    /// Whether all pods run that can: one whose claim is being deleted never will.
-    pub(crate) async fn all_run(&self) -> bool {
+    /// Whether all pods run that can, and all claims have what they asked for: a pod whose claim is being deleted never
+    /// will.
+    pub(crate) async fn all_is_done(&self) -> bool {
         self.waiting().await.is_empty()
     }
 
-    /// Those that do not.
+    /// Those that do not, and have not.
     pub(crate) async fn waiting(&self) -> String {
         let claims = self.all::<PersistentVolumeClaim>().await;
         let goes = |name: &str| {
@@ -32,7 +48,10 @@ impl Ground {
         };
         let pods = self.all::<Pod>().await;
         let waits = |pod: &&Pod| !pod_is_done(pod) && !pod.claims().any(|claim| goes(&claim));
-        pods.iter().filter(waits).map(|pod| pod.metadata.name.clone()).collect::<Vec<_>>().join(", ")
+        let pending =
+            claims.iter().filter(|claim| claim_must_come(claim, &pods)).map(|claim| &claim.metadata);
+        let waiting = pods.iter().filter(waits).map(|pod| &pod.metadata).chain(pending);
+        waiting.map(|meta| meta.name.clone()).collect::<Vec<_>>().join(", ")
     }
 
     /// Everything that should be gone when nobody wants anything any more.

@@ -14,7 +14,7 @@ use crate::ground::{CLASSES, Ground};
 const SLOTS: usize = 3;
 /// How much happens.
 const EVENTS: usize = 8;
-/// So long it may take until all pods run, once nothing fails any more.
+/// So long it may take until all pods run and all claims are as asked, once nothing fails any more.
 const CALM: Duration = Duration::from_secs(1200);
 /// And so long until nothing is left.
 const END: Duration = Duration::from_secs(1800);
@@ -47,11 +47,11 @@ pub(crate) async fn tell(ground: &mut Ground) -> Result<(), String> {
     ground.sim.note("the storm is over");
     ground.sim.set_storm(false);
     ground.processes.start_all();
-    let calm = ground.within(CALM, async |ground| ground.all_run().await).await;
+    let calm = ground.within(CALM, async |ground| ground.all_is_done().await).await;
     safe(ground)?;
     ground.explained().await?;
     if !calm {
-        return Err(format!("not all pods run: {}", ground.waiting().await));
+        return Err(format!("not done though nothing fails any more: {}", ground.waiting().await));
     }
     ground.sim.note("all is deleted");
     for pod in ground.all::<Pod>().await {
