@@ -26,6 +26,7 @@ mod pods;
 mod query;
 pub(crate) mod random;
 mod remove;
+mod room;
 mod route;
 mod select;
 mod streams;
@@ -53,6 +54,7 @@ use crate::store::{Store, WriteError};
 pub use lookup::Objects;
 use placement::Placement;
 use query::Query;
+use room::Room;
 pub(crate) use route::Target;
 pub use streams::{Command, LogOptions, PodStreams, Promised, Session, Size, Stream};
 
@@ -73,6 +75,8 @@ pub struct Options {
     pub streams: Option<Arc<dyn PodStreams>>,
     /// Watches at a time. Each is a connection, so this is far above what clients need.
     pub watches: usize,
+    /// Bytes that all lists have together which are being answered. A larger one is answered, alone.
+    pub lists: usize,
     /// Where the server is, for those who check its tokens: `https://127.0.0.1:6443`.
     pub base: String,
     /// The certificate by which pods know the server, in PEM; each namespace has it as `kube-root-ca.crt`. Empty: none.
@@ -81,7 +85,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { streams: None, watches: 4096, base: "https://127.0.0.1:6443".into(), authority: String::new() }
+        Self {
+            streams: None,
+            watches: 4096,
+            lists: 128 << 20,
+            base: "https://127.0.0.1:6443".into(),
+            authority: String::new(),
+        }
     }
 }
 
@@ -95,6 +105,7 @@ struct Inner {
     placement: Arc<Placement>,
     options: Options,
     watches: Arc<Semaphore>,
+    room: Room,
     /// Held for reading while something is made in a namespace, for writing while the end of one begins: so what
     /// is in a namespace that ends is known.
     ends: RwLock<()>,
@@ -111,9 +122,10 @@ impl Api {
     /// Of a store.
     pub fn new(store: Store, access: Access, options: Options) -> Self {
         let watches = Arc::new(Semaphore::new(options.watches));
+        let room = Room::new(options.lists);
         let ready = AtomicBool::new(false);
-        let placement = Arc::default();
-        Self(Arc::new(Inner { store, access, placement, options, watches, ends: RwLock::new(()), ready }))
+        let (placement, ends) = (Arc::default(), RwLock::new(()));
+        Self(Arc::new(Inner { store, access, placement, options, watches, room, ends, ready }))
     }
 
     /// All objects as they are, for those who must know of them to say who asks.
@@ -194,6 +206,10 @@ impl Api {
 
     fn watches(&self) -> Arc<Semaphore> {
         self.0.watches.clone()
+    }
+
+    fn room(&self) -> &Room {
+        &self.0.room
     }
 
     fn ends_of_namespaces(&self) -> &RwLock<()> {

@@ -5,22 +5,24 @@
 //! accept (so many) → handshake (in time) → gate: who asks, body (so much, in time) → Service::serve
 //! ```
 //!
-//! There is no way to listen without TLS. At the end no new connection is taken, watches end as if their time were
-//! over, and requests that run are answered, for so long.
+//! There is no way to listen without TLS. A client holds its place only while something is under way ([`under_way`])
+//! and it takes what it is sent. At the end no new connection is taken, watches end as if their time were over, and
+//! requests that run are answered, for so long.
 
 mod gate;
 mod lasting;
+mod prompt;
 mod tls;
+mod under_way;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -33,18 +35,30 @@ use crate::access::{Access, Objects, Pki, PkiError, User};
 use crate::rest::{Api, Body};
 use gate::Gate;
 pub(crate) use lasting::Lasting;
+use prompt::Prompt;
+use under_way::{Streams, UnderWay};
 
 /// A client that does not come to the point is not waited for longer.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Nor one that sends no request; between two it may take as long.
-const IDLE: Duration = Duration::from_secs(90);
-const CONNECTIONS: usize = 1024;
 const STREAMS: u32 = 250;
 const HEADERS: u32 = 64 << 10;
 /// Signs of life on HTTP/2, so that a client that is gone is noticed.
 const PING: Duration = Duration::from_secs(30);
-/// For requests that run when the server ends.
+/// For requests that run when the server, or their connection, ends.
 const GRACE: Duration = Duration::from_secs(10);
+
+/// How much of clients is borne.
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    connections: usize,
+    /// How long nothing may be under way on one.
+    idle: Duration,
+    /// How long a client may take nothing of what waits for it.
+    stalled: Duration,
+}
+
+const BOUNDS: Bounds =
+    Bounds { connections: 1024, idle: Duration::from_secs(90), stalled: Duration::from_secs(60) };
 
 /// What answers requests of users who are known.
 pub trait Service: Clone + Send + Sync + 'static {
@@ -93,6 +107,7 @@ pub enum ServeError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
+    bounds: Bounds,
 }
 
 impl Server {
@@ -101,7 +116,7 @@ impl Server {
         let failed = |source| ServeError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { listener, address })
+        Ok(Self { listener, address, bounds: BOUNDS })
     }
 
     /// Where it listens; the port that was chosen if none was asked for.
@@ -133,7 +148,7 @@ impl Server {
         let config = tls::config(pki, tls::names(self.address.ip(), names))?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let gate = Gate::new(service, stop.clone());
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let places = Arc::new(Semaphore::new(self.bounds.connections));
         let connections = TaskTracker::new();
         loop {
             let accepted = async {
@@ -152,7 +167,8 @@ impl Server {
                         connections: connections.clone(),
                         place: Arc::new(place),
                     };
-                    connections.spawn(connection(stream, acceptor.clone(), gate.clone(), lasting));
+                    let (acceptor, gate) = (acceptor.clone(), gate.clone());
+                    connections.spawn(connection(stream, acceptor, gate, lasting, self.bounds));
                 }
                 Err(error) => {
                     // Out of descriptors, most likely: wait, or this would spin.
@@ -170,10 +186,17 @@ impl Server {
     }
 }
 
-async fn connection<S: Service>(stream: TcpStream, acceptor: TlsAcceptor, gate: Gate<S>, lasting: Lasting) {
+async fn connection<S: Service>(
+    stream: TcpStream,
+    acceptor: TlsAcceptor,
+    gate: Gate<S>,
+    lasting: Lasting,
+    bounds: Bounds,
+) {
     let stop = lasting.stop.clone();
     // Answers are written whole; nothing is won by waiting for more.
     _ = stream.set_nodelay(true);
+    let stream = Prompt::new(stream, bounds.stalled);
     let stream = tokio::select! {
         () = stop.cancelled() => return,
         shaken = timeout(HANDSHAKE, acceptor.accept(stream)) => match shaken {
@@ -186,28 +209,29 @@ async fn connection<S: Service>(stream: TcpStream, acceptor: TlsAcceptor, gate: 
     let peer =
         session.peer_certificates().and_then(|chain| chain.first()).map(|peer| Arc::from(peer.as_ref()));
     let http2 = session.alpn_protocol() == Some(b"h2");
-    let began = Arc::new(AtomicBool::new(false));
+    let under_way = UnderWay::default();
     let service = service_fn({
-        let began = began.clone();
+        let under_way = under_way.clone();
         move |mut request: Request<hyper::body::Incoming>| {
-            began.store(true, Ordering::Relaxed);
+            let one = under_way.begin();
             request.extensions_mut().insert(lasting.clone());
             let (gate, peer): (Gate<S>, Option<Arc<[u8]>>) = (gate.clone(), peer.clone());
-            async move { Ok::<_, std::convert::Infallible>(gate.pass(request, peer.as_deref()).await) }
+            async move {
+                let response = gate.pass(request, peer.as_deref()).await;
+                Ok::<_, std::convert::Infallible>(response.map(|body| one.answer(body)))
+            }
         }
     });
-    let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(IDLE);
+    let mut builder = auto::Builder::new(Streams(bounds.stalled));
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(bounds.idle);
     let streams = &mut builder.http2();
     streams.timer(TokioTimer::new()).keep_alive_interval(PING).max_concurrent_streams(STREAMS);
     streams.max_header_list_size(HEADERS);
     let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    tokio::pin!(serving);
-    let silent = sleep(IDLE);
-    tokio::pin!(silent);
-    let mut waiting = true;
-    let mut stopping = false;
+    let idle = under_way.clone().idle(bounds.idle);
+    tokio::pin!(serving, idle);
+    let (mut ending, mut stopping) = (false, false);
     loop {
         tokio::select! {
             served = &mut serving => {
@@ -216,11 +240,14 @@ async fn connection<S: Service>(stream: TcpStream, acceptor: TlsAcceptor, gate: 
                 }
                 return;
             }
-            () = &mut silent, if waiting => {
-                waiting = false;
-                if !began.load(Ordering::Relaxed) {
-                    return;
+            () = &mut idle => {
+                if ending {
+                    return tracing::debug!("a client was told to go and did not");
                 }
+                // Told first, so that a request that is on its way is still answered.
+                ending = true;
+                serving.as_mut().graceful_shutdown();
+                idle.set(under_way.clone().idle(GRACE));
             }
             () = stop.cancelled(), if !stopping => {
                 stopping = true;

@@ -199,6 +199,13 @@ impl Refusal {
         Self::new(410, "Expired", message)
     }
 
+    /// There is no room for it now.
+    pub fn too_many(message: impl Into<String>) -> Self {
+        let mut refusal = Self::new(429, "TooManyRequests", message);
+        refusal.details.retry_after_seconds = Some(1);
+        refusal
+    }
+
     /// As `metav1.Status`.
     pub fn to_json(&self) -> Value {
         let mut status = json!({

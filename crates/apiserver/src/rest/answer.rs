@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use wharf_model::Time;
 
 use super::negotiate::Shape;
+use super::room::Share;
 use super::{Body, encode};
 use crate::kinds::Kind;
 use crate::status::Refusal;
@@ -37,6 +38,8 @@ pub(crate) struct List {
     /// Where the next page begins; empty if this was the last.
     pub(crate) token: String,
     pub(crate) remaining: Option<usize>,
+    /// For the answer to be made in.
+    pub(crate) room: Option<Share>,
 }
 
 /// How an answer is to look.
@@ -54,17 +57,21 @@ pub(crate) fn response(
     look: Look,
     warnings: &[String],
 ) -> Result<Response<Body>, Refusal> {
+    let mut room = None;
     let (code, bytes) = match (answer, kind) {
         (Answer::Whole(response), _) => return Ok(response),
         (Answer::Raw(content_type, bytes), _) => return Ok(full(200, content_type, bytes)),
         (Answer::Object(code, stored), Some(kind)) => (code, object(kind, &stored, look)?),
-        (Answer::List(of), Some(kind)) => (200, list(kind, &of, look)?),
+        (Answer::List(mut of), Some(kind)) => {
+            room = of.room.take();
+            (200, list(kind, &of, look)?)
+        }
         (Answer::Json(code, value), _) => (code, value.to_string().into_bytes()),
         (Answer::Object(..) | Answer::List(_), None) => {
             return Err(Refusal::new(500, "InternalError", "Internal error occurred: an object of no kind"));
         }
     };
-    let mut response = json_response(code, bytes, look.pretty);
+    let mut response = json_response(code, bytes, look.pretty, room);
     for warning in warnings {
         if let Some(value) = warning_header(warning) {
             response.headers_mut().append(WARNING, value);
@@ -78,7 +85,7 @@ pub(crate) fn refusal(refusal: &Refusal, pretty: bool) -> Response<Body> {
     if refusal.code == 404 && refusal.reason.is_empty() {
         return full(404, "text/plain; charset=utf-8", format!("{}\n", refusal.message));
     }
-    let mut response = json_response(refusal.code, refusal.to_json().to_string().into_bytes(), pretty);
+    let mut response = json_response(refusal.code, refusal.to_json().to_string().into_bytes(), pretty, None);
     if let Some(seconds) = refusal.details.retry_after_seconds {
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
@@ -96,7 +103,7 @@ pub(crate) fn full(code: u16, content_type: &'static str, bytes: impl Into<Bytes
     response
 }
 
-fn json_response(code: u16, mut bytes: Vec<u8>, pretty: bool) -> Response<Body> {
+fn json_response(code: u16, mut bytes: Vec<u8>, pretty: bool, room: Option<Share>) -> Response<Body> {
     if pretty
         && let Ok(value) = serde_json::from_slice::<Value>(&bytes)
         && let Ok(text) = serde_json::to_string_pretty(&value)
@@ -104,6 +111,10 @@ fn json_response(code: u16, mut bytes: Vec<u8>, pretty: bool) -> Response<Body> 
         bytes = text.into_bytes();
     }
     bytes.push(b'\n');
+    let bytes = match room {
+        Some(room) => room.hold(bytes),
+        None => bytes.into(),
+    };
     full(code, "application/json", bytes)
 }
 
@@ -192,6 +203,7 @@ mod tests {
             revision: 7,
             token: token.into(),
             remaining,
+            room: None,
         };
         let read = |list: List| -> Value {
             serde_json::from_slice(&super::list(kind, &list, LOOK).unwrap()).unwrap()

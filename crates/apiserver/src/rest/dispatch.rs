@@ -87,7 +87,7 @@ impl Api {
         let kind = target.kind;
         match target.verb {
             Verb::Get => self.get(target, query),
-            Verb::List => self.list(target, query, &options::list(query)?),
+            Verb::List => self.list(target, query, &options::list(query)?, look).await,
             Verb::Watch => self.watch(target, query, &options::watch(query)?, look),
             Verb::Create => {
                 let bytes = &body::json(&parts.headers, kind, bytes)?;
@@ -142,7 +142,7 @@ impl Api {
             }
             Verb::DeleteCollection => {
                 let how = delete_options(kind, parts, bytes, query)?;
-                self.delete_collection(user, target, query, &how).await
+                self.delete_collection(user, target, query, &how, look).await
             }
         }
     }

@@ -1,12 +1,12 @@
 //! Lists: of one state, whole or by pages.
 
-use super::answer::{Answer, List};
+use super::answer::{Answer, List, Look};
 use super::options::{At, ListPlan};
 use super::page::Token;
 use super::query::Query;
 use super::route::Target;
 use super::select::Selection;
-use super::{Api, encode};
+use super::{Api, encode, room};
 use crate::status::{Cause, Refusal};
 use crate::store::{ListError, Revision};
 
@@ -17,8 +17,28 @@ const TOO_OLD: &str = "The resourceVersion for the provided list is too old.";
 const PAGE_TOO_OLD: &str = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
 
 impl Api {
-    /// A list, or a page of one.
-    pub(crate) fn list(&self, target: &Target, query: &Query, plan: &ListPlan) -> Result<Answer, Refusal> {
+    /// A list, or a page of one, with room for its answer.
+    pub(crate) async fn list(
+        &self,
+        target: &Target,
+        query: &Query,
+        plan: &ListPlan,
+        look: Look,
+    ) -> Result<Answer, Refusal> {
+        let mut list = self.listed(target, query, plan)?;
+        let weight = room::weight(&list, look);
+        let mut share = self.room().now(weight);
+        if share.is_none() {
+            // Nothing is held meanwhile; who waited gets what is there then.
+            drop(list);
+            share = Some(self.room().wait(weight).await?);
+            list = self.listed(target, query, plan)?;
+        }
+        list.room = share;
+        Ok(Answer::List(list))
+    }
+
+    fn listed(&self, target: &Target, query: &Query, plan: &ListPlan) -> Result<List, Refusal> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
         let prefix = encode::prefix(kind, &target.namespace);
@@ -32,7 +52,8 @@ impl Api {
             At::Behind(token) => (token.revision, Some(format!("{prefix}{}", token.after()))),
         };
         let refuse = |error| list_refusal(error, &plan.at);
-        let mut list = List { objects: Vec::new(), revision: 0, token: String::new(), remaining: None };
+        let mut list =
+            List { objects: Vec::new(), revision: 0, token: String::new(), remaining: None, room: None };
         if selection.is_all() {
             let page = self.store().list(&prefix, at, after.as_deref(), plan.limit).map_err(refuse)?;
             list.revision = page.revision;
@@ -41,7 +62,7 @@ impl Api {
                 list.remaining = Some(page.remaining);
             }
             list.objects = page.entries.into_iter().map(|entry| entry.value).collect();
-            return Ok(Answer::List(list));
+            return Ok(list);
         }
         let mut at = at;
         let stride = if plan.limit == 0 { 0 } else { STRIDE };
@@ -62,11 +83,11 @@ impl Api {
                 if plan.limit > 0 && list.objects.len() == plan.limit && (page.more || position + 1 < looked)
                 {
                     list.token = behind(&prefix, &entry.key, page.revision);
-                    return Ok(Answer::List(list));
+                    return Ok(list);
                 }
             }
             if !page.more {
-                return Ok(Answer::List(list));
+                return Ok(list);
             }
         }
     }

@@ -3,13 +3,13 @@
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use super::answer::{Answer, List};
+use super::answer::{Answer, List, Look};
 use super::delete::{Deletion, answers_with_object, decide, success};
 use super::options::{DeleteOptions, Propagation};
 use super::query::Query;
 use super::route::Target;
 use super::select::Selection;
-use super::{Api, encode, meta};
+use super::{Api, encode, meta, room};
 use crate::access::{User, restrict_node};
 use crate::kinds::{Admission, Operation};
 use crate::status::Refusal;
@@ -115,6 +115,7 @@ impl Api {
         target: &Target,
         query: &Query,
         options: &DeleteOptions,
+        look: Look,
     ) -> Result<Answer, Refusal> {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
@@ -136,7 +137,11 @@ impl Api {
         }
         let mut deleted = self.delete_each(user, targets, options).await?.into_iter();
         objects.retain(|_| deleted.next() == Some(true));
-        Ok(Answer::List(List { objects, revision: page.revision, token: String::new(), remaining: None }))
+        let (revision, token) = (page.revision, String::new());
+        let mut list = List { objects, revision, token, remaining: None, room: None };
+        // What is done is told, though there were no room for it.
+        list.room = self.room().wait(room::weight(&list, look)).await.ok();
+        Ok(Answer::List(list))
     }
 }
 

@@ -73,10 +73,7 @@ impl Api {
         let kind = target.kind;
         let selection = Selection::parse(kind, query)?;
         let Ok(turn) = self.watches().try_acquire_owned() else {
-            let mut refusal =
-                Refusal::new(429, "TooManyRequests", "there are too many watches: try again later");
-            refusal.details.retry_after_seconds = Some(1);
-            return Err(refusal);
+            return Err(Refusal::too_many("there are too many watches: try again later"));
         };
         let prefix = encode::prefix(kind, &target.namespace);
         let (from, initial, marked) = match plan.start {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Request, Response, StatusCode};
-use http_body::Frame;
+use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
@@ -26,6 +26,7 @@ const LARGEST: usize = 3 << 20;
 const TOGETHER: usize = 64 << 20;
 /// Shares of it are given out in this measure.
 const SHARE: usize = 1 << 10;
+const BUSY: &str = "Too many requests, please try again later.";
 /// For the body to come, or for room for it.
 const BODY: Duration = Duration::from_secs(30);
 
@@ -60,10 +61,13 @@ impl<S: Service> Gate<S> {
             Ok(read) => read,
             Err(refusal) => return refused(&refusal),
         };
-        let watch = parts.uri.query().is_some_and(is_watch);
         let body = Full::new(body).map_err(|never| match never {}).boxed_unsync();
         let response = self.service.serve(Request::from_parts(parts, body), user).await;
-        if watch { response.map(|body| self.until_stop(body)) } else { response }
+        // What has an end of its own is sent to its end.
+        if response.body().size_hint().exact().is_some() {
+            return response;
+        }
+        response.map(|body| self.until_stop(body))
     }
 
     async fn read<B>(&self, body: B) -> Result<(Option<OwnedSemaphorePermit>, Bytes), Refusal>
@@ -81,7 +85,7 @@ impl<S: Service> Gate<S> {
         }
         let shares = u32::try_from(largest.min(LARGEST).div_ceil(SHARE)).unwrap_or(u32::MAX);
         let room = timeout(BODY, self.room.clone().acquire_many_owned(shares)).await;
-        let room = room.ok().and_then(Result::ok).ok_or_else(too_many)?;
+        let room = room.ok().and_then(Result::ok).ok_or_else(|| Refusal::too_many(BUSY))?;
         match timeout(BODY, Limited::new(body, LARGEST).collect()).await {
             Ok(Ok(body)) => Ok((Some(room), body.to_bytes())),
             Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
@@ -96,22 +100,8 @@ impl<S: Service> Gate<S> {
     }
 }
 
-fn is_watch(query: &str) -> bool {
-    query.split('&').any(|pair| match pair.strip_prefix("watch") {
-        Some("") => true,
-        Some(value) => value.starts_with('=') && !matches!(value, "=0" | "=false" | "=False"),
-        None => false,
-    })
-}
-
 fn too_large() -> Refusal {
     Refusal::new(413, "RequestEntityTooLarge", format!("Request entity too large: limit is {LARGEST}"))
-}
-
-fn too_many() -> Refusal {
-    let mut refusal = Refusal::new(429, "TooManyRequests", "Too many requests, please try again later.");
-    refusal.details.retry_after_seconds = Some(1);
-    refusal
 }
 
 fn refused(refusal: &Refusal) -> Response<Body> {
@@ -142,26 +132,5 @@ impl http_body::Body for UntilStop {
             return Poll::Ready(None);
         }
         Pin::new(&mut self.body).poll_frame(cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watches() {
-        for (query, expected) in [
-            ("watch=true", true),
-            ("limit=1&watch=1", true),
-            ("watch", true),
-            ("watches=1", false),
-            ("watch=0", false),
-            ("watch=false", false),
-            ("labelSelector=watch%3Dtrue", false),
-            ("", false),
-        ] {
-            assert_eq!(is_watch(query), expected, "{query}");
-        }
     }
 }

@@ -1,6 +1,9 @@
 //! The server over real sockets on the loopback, with a service that tells who asked what.
 
+mod patience;
+
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
 use base64::Engine as _;
@@ -11,6 +14,7 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
+use hyper_util::rt::TokioExecutor;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -27,12 +31,14 @@ use crate::access::Identity;
 use crate::access::testing::Fixed;
 use crate::rest::BoxError;
 
-/// Tells who asked what. `/slow` answers when it is told to; a watch says one thing and then nothing.
+/// Tells who asked what. `/slow` answers when it is told to; a watch says one thing and then nothing, or, of `/flood`,
+/// ever more.
 #[derive(Clone)]
 struct Echo {
     access: Arc<Access>,
     reached: Arc<Notify>,
     go_on: Arc<Notify>,
+    floods: Arc<AtomicUsize>,
 }
 
 impl Service for Echo {
@@ -47,13 +53,18 @@ impl Service for Echo {
     async fn serve(&self, request: Request<Body>, user: User) -> Response<Body> {
         let (parts, body) = request.into_parts();
         let length = body.collect().await.unwrap().to_bytes().len();
-        let (path, watch) = (parts.uri.path().to_owned(), parts.uri.query().is_some());
+        let path = parts.uri.path().to_owned();
+        let watch = parts.uri.query().is_some_and(|query| query != "watch=FALSE");
         if path == "/slow" {
             self.reached.notify_one();
             self.go_on.notified().await;
         }
         let text = Bytes::from(format!("{} {} {path} {length}", user.name, parts.method));
-        let body = if watch {
+        let body = if path == "/flood" {
+            self.floods.fetch_add(1, Ordering::SeqCst);
+            self.reached.notify_one();
+            Flood(self.floods.clone()).boxed_unsync()
+        } else if watch {
             Endless(Some(text)).boxed_unsync()
         } else {
             Full::new(text).map_err(|never| match never {}).boxed_unsync()
@@ -73,6 +84,23 @@ impl http_body::Body for Endless {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.0.take().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+struct Flood(Arc<AtomicUsize>);
+
+impl http_body::Body for Flood {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(&[b'~'; 100_000])))))
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -97,11 +125,16 @@ fn now() -> Time {
 }
 
 async fn running() -> Running {
+    running_with(BOUNDS).await
+}
+
+async fn running_with(bounds: Bounds) -> Running {
     let dir = tempfile::tempdir().unwrap();
     let pki = Arc::new(Pki::open_or_make(dir.path(), now()).unwrap());
     let access = Arc::new(pki.access().unwrap());
-    let echo = Echo { access, reached: Arc::default(), go_on: Arc::default() };
-    let server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    let echo = Echo { access, reached: Arc::default(), go_on: Arc::default(), floods: Arc::default() };
+    let mut server = Server::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
+    server.bounds = bounds;
     let (address, stop) = (server.address(), CancellationToken::new());
     assert_eq!(server.url(), format!("https://{address}"));
     let task = tokio::spawn({
@@ -261,11 +294,12 @@ async fn a_body_has_its_bound() {
 async fn at_the_end_watches_end_and_requests_are_answered() {
     for protocol in BOTH {
         let mut server = running().await;
-        let mut watch = server.ask(Some(Identity::Admin), protocol, get("/api?watch=true")).await;
+        // However it is asked for.
+        let mut watch = server.ask(Some(Identity::Admin), protocol, get("/api?%77atch=true")).await;
         let first = watch.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first, "wharf:admin GET /api 0");
         let stream = server.connect(&server.pki, Some(Identity::Admin), protocol).await.unwrap();
-        let slow = tokio::spawn(send(stream, protocol, get("/slow")));
+        let slow = tokio::spawn(send(stream, protocol, get("/slow?watch=FALSE")));
         server.echo.reached.notified().await;
 
         server.stop.cancel();

@@ -136,3 +136,32 @@ async fn faults_are_told_up_to_a_bound() {
     assert_eq!(answer.body["details"]["causes"].as_array().map(Vec::len), Some(256));
     assert!(answer.message().contains(" more]"), "{}", &answer.message()[answer.message().len() - 99..]);
 }
+
+#[tokio::test]
+async fn lists_have_so_much_room_together() {
+    let options = Options { lists: 4 << 10, ..Options::default() };
+    let server = Server::with(store::Options { sync: false, ..store::Options::default() }, options).await;
+    for name in ["a", "b", "c"] {
+        server.make(MAPS, map(name, json!({"a": "x".repeat(2 << 10)}))).await;
+    }
+    let list = async || server.raw(&User::admin(), "GET", MAPS, &[], "").await;
+    // Larger than all the room, and answered.
+    let first = list().await;
+    assert_eq!(first.status().as_u16(), 200);
+    tokio::time::pause();
+    let refused = list().await;
+    assert_eq!((refused.status().as_u16(), &refused.headers()["retry-after"]), (429, &"1".parse().unwrap()));
+    assert_eq!(answered(refused).await.body["reason"], "TooManyRequests");
+    assert_eq!(server.get(&format!("{MAPS}/a")).await.code, 200, "one object is no list");
+    let bytes = first.into_body().collect().await.unwrap().to_bytes();
+    let (second, ()) = tokio::join!(list(), async {
+        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        drop(bytes);
+    });
+    assert_eq!(answered(second).await.body["items"].as_array().unwrap().len(), 3);
+    // What was deleted is told in any case.
+    let held = list().await;
+    let deleted = server.delete(MAPS).await;
+    assert_eq!((deleted.code, deleted.body["items"].as_array().unwrap().len()), (200, 3));
+    drop(held);
+}
