@@ -6,6 +6,7 @@
 //! - [`runtime`]: containers as host processes.
 //! - [`machine`]: the Node object: that it is there, and how it is.
 
+mod hidden;
 pub mod machine;
 pub mod paths;
 pub mod plugins;

@@ -168,12 +168,18 @@ impl Runtime {
         }
     }
 
-    fn order(&self, spec: ContainerSpec) -> Order {
-        let Settings { program: _, directory, logs, hidden, log_bytes, log_files, scratch_bytes } =
-            self.settings();
+    /// What no container sees, without links: the runtime's own directories too.
+    pub fn hidden(&self) -> Vec<PathBuf> {
+        let Settings { directory, logs, hidden, .. } = self.settings();
         let own = [directory, logs].into_iter().chain(hidden);
         // One that is not there has no other name, and needs no hiding until it is.
-        let hidden = own.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone())).collect();
+        own.map(|path| fs::canonicalize(path).unwrap_or_else(|_| path.clone())).collect()
+    }
+
+    fn order(&self, spec: ContainerSpec) -> Order {
+        let Settings { program: _, directory: _, logs: _, hidden: _, log_bytes, log_files, scratch_bytes } =
+            self.settings();
+        let hidden = self.hidden();
         let log = self.log(&spec);
         Order {
             spec,

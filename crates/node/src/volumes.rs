@@ -68,6 +68,8 @@ pub struct Settings {
     pub resync: Duration,
     /// How often drivers are asked for statistics.
     pub statistics: Duration,
+    /// Where no hostPath may lead, without links: [`crate::runtime::Runtime::hidden`].
+    pub hidden: Vec<PathBuf>,
 }
 
 impl Default for Settings {
@@ -81,6 +83,7 @@ impl Default for Settings {
             find_staged: true,
             resync: Duration::from_secs(60),
             statistics: Duration::from_secs(60),
+            hidden: Vec::new(),
         }
     }
 }
@@ -115,7 +118,12 @@ pub struct Mounted {
 /// Where a volume is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// A directory or, of a hostPath, whatever is there: for volumeMounts.
+    /// Whatever a hostPath names: for volumeMounts.
+    Host {
+        /// Where, as the pod has it.
+        path: PathBuf,
+    },
+    /// A directory: for volumeMounts.
     Directory {
         /// Where.
         path: PathBuf,

@@ -95,7 +95,8 @@ impl Node {
             root: root.clone(),
             node: name.clone(),
         };
-        let volumes = Volumes::new(parts, volumes::Settings::default());
+        let settings = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
+        let volumes = Volumes::new(parts, settings);
         part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,

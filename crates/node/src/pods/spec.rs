@@ -129,8 +129,9 @@ fn mounts<'a>(
 ) -> Result<Vec<ContainerMount>, SpecError> {
     let one = |wanted: &wharf_model::whole::container::VolumeMount| {
         let no = || SpecError::NoVolume(wanted.name.clone());
-        let (source, read_only) = match mounted.volumes.get(&wanted.name).ok_or_else(no)? {
-            Place::Directory { path, read_only } => (path.clone(), *read_only),
+        let (source, read_only, host) = match mounted.volumes.get(&wanted.name).ok_or_else(no)? {
+            Place::Host { path } => (path.clone(), false, true),
+            Place::Directory { path, read_only } => (path.clone(), *read_only, false),
             Place::Device { .. } => {
                 return Err(SpecError::WrongVolume(wanted.name.clone(), "a file system"));
             }
@@ -156,6 +157,7 @@ fn mounts<'a>(
             sub_path,
             target: PathBuf::from(&wanted.mount_path),
             read_only: read_only || wanted.read_only,
+            host,
         })
     };
     container.volume_mounts.iter().map(one).collect()
@@ -167,7 +169,9 @@ fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevi
         Some(Place::Device { path, .. }) => {
             Ok(ContainerDevice { source: path.clone(), target: PathBuf::from(&wanted.device_path) })
         }
-        Some(Place::Directory { .. }) => Err(SpecError::WrongVolume(wanted.name.clone(), "a device")),
+        Some(Place::Directory { .. } | Place::Host { .. }) => {
+            Err(SpecError::WrongVolume(wanted.name.clone(), "a device"))
+        }
         None => Err(SpecError::NoVolume(wanted.name.clone())),
     };
     container.volume_devices.iter().map(one).collect()
@@ -185,6 +189,7 @@ mod tests {
             volumes: BTreeMap::from([
                 ("data".to_owned(), directory("/v/data", false)),
                 ("config".to_owned(), directory("/v/config", true)),
+                ("host".to_owned(), Place::Host { path: "/srv".into() }),
                 ("raw".to_owned(), Place::Device { path: "/v/raw".into(), read_only: false }),
             ]),
         }
@@ -209,6 +214,7 @@ mod tests {
                 {"name": "data", "mountPath": "/data", "subPathExpr": "x/$(A)"},
                 {"name": "data", "mountPath": "/ro", "readOnly": true, "subPath": "y"},
                 {"name": "config", "mountPath": "/config"},
+                {"name": "host", "mountPath": "/host"},
             ],
             "volumeDevices": [{"name": "raw", "devicePath": "/dev/raw"}],
         });
@@ -222,6 +228,7 @@ mod tests {
             sub_path: sub_path.map(PathBuf::from),
             target: target.into(),
             read_only,
+            host: source == "/srv",
         };
         assert_eq!(
             spec.mounts,
@@ -229,6 +236,7 @@ mod tests {
                 mount("/v/data", Some("x/1"), "/data", false),
                 mount("/v/data", Some("y"), "/ro", true),
                 mount("/v/config", None, "/config", true),
+                mount("/srv", None, "/host", false),
             ]
         );
         assert_eq!(spec.devices, [ContainerDevice { source: "/v/raw".into(), target: "/dev/raw".into() }]);

@@ -7,6 +7,7 @@ use wharf_linux::MountTable;
 
 use super::capabilities;
 use super::spec::ContainerSpec;
+use crate::hidden::Host;
 
 /// Devices that every container has.
 pub(super) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -108,15 +109,36 @@ pub(super) fn system_mounts(table: &MountTable, hidden: &[PathBuf]) -> Vec<PathB
     chosen.into_iter().map(Path::to_owned).collect()
 }
 
-/// What is mounted beneath a volume's directory and comes along with it, relative to it; outer ones first. A host's
-/// directory does not bring what is hidden; what lies in a hidden place itself, as volumes do, is all the volume's own.
-pub(super) fn nested_mounts(table: &MountTable, source: &Path, hidden: &[PathBuf]) -> Vec<PathBuf> {
-    let own = is_hidden(source, hidden);
+/// What is mounted beneath a volume's directory and comes along with it, relative to it; outer ones first.
+pub(super) fn nested_mounts(table: &MountTable, source: &Path) -> Vec<PathBuf> {
     let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
-    let beneath = mounts.filter(|path| own || !is_hidden(path, hidden));
-    let parts = beneath.filter_map(|path| path.strip_prefix(source).ok());
+    let parts = mounts.filter_map(|path| path.strip_prefix(source).ok());
     let chosen: BTreeSet<&Path> = parts.filter(|part| !part.as_os_str().is_empty()).collect();
     chosen.into_iter().map(Path::to_owned).collect()
+}
+
+/// What of a directory of the host a container sees.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Shown {
+    /// What is mounted beneath it and comes along, relative to it; outer ones first.
+    pub(super) nested: Vec<PathBuf>,
+    /// What of it is covered, relative to it.
+    pub(super) covered: BTreeSet<PathBuf>,
+}
+
+/// What is seen of a directory that the pod named: nothing that is hidden, by whatever mount.
+pub(super) fn shown(host: &Host, source: &Path) -> Shown {
+    let mut shown = Shown::default();
+    for part in std::iter::once(PathBuf::new()).chain(nested_mounts(host.table(), source)) {
+        let whole = source.join(&part);
+        if part.as_os_str().is_empty() || host.holding(&whole).is_none() {
+            shown.covered.extend(host.hidden_beneath(&whole).into_keys().map(|hidden| part.join(hidden)));
+            shown.nested.push(part);
+        }
+    }
+    // Itself.
+    shown.nested.remove(0);
+    shown
 }
 
 fn is_hidden(path: &Path, hidden: &[PathBuf]) -> bool {
@@ -171,18 +193,49 @@ mod tests {
     #[test]
     fn what_is_mounted_beneath_a_volume() {
         let points = ["/", "/data", "/data/a/b", "/data/a", "/k/pods/1/v", "/k/pods/1/v/in", "/k/pods/2/v"];
-        let cases: [(&str, &str, &[&str]); 4] = [
-            ("a host's directory brings its mounts", "/data", &["a", "a/b"]),
+        let cases: [(&str, &str, &[&str]); 3] = [
+            ("a directory brings its mounts", "/data", &["a", "a/b"]),
             ("a volume brings its own", "/k/pods/1/v", &["in"]),
-            ("the whole host brings no volumes", "/", &["data", "data/a", "data/a/b"]),
             ("similar names are not beneath", "/dat", &[]),
         ];
         for (case, source, expected) in cases {
-            assert_eq!(
-                nested_mounts(&table(&points), Path::new(source), &paths(&["/k"])),
-                paths(expected),
-                "{case}"
-            );
+            assert_eq!(nested_mounts(&table(&points), Path::new(source)), paths(expected), "{case}");
+        }
+    }
+
+    /// Each mount with the disk it is of, and what of it.
+    #[test]
+    fn what_is_seen_of_the_host() {
+        let mounts = [
+            (1, "/", "/"),
+            (2, "/", "/data"),
+            (3, "/", "/data/a"),
+            (1, "/k", "/data/a/second"),
+            (1, "/srv", "/data/a/third"),
+            (4, "/", "/srv/k/pods/1/v"),
+            (5, "/", "/srv/k/pool"),
+        ];
+        let line = |(disk, root, point): &(u32, &str, &str)| {
+            format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda1 rw\n")
+        };
+        let text: String = mounts.iter().map(line).collect();
+        let host = Host::parse(text.as_bytes(), &paths(&["/srv/k", "/k"])).unwrap();
+        type Paths = &'static [&'static str];
+        let cases: [(&str, &str, Paths, Paths); 5] = [
+            (
+                "the whole host, without volumes, pools and what holds them",
+                "/",
+                &["data", "data/a", "data/a/third"],
+                &["data/a/third/k", "k", "srv/k"],
+            ),
+            ("a directory with the data directory in it", "/srv", &[], &["k"]),
+            ("a second mount of such a directory", "/data", &["a", "a/third"], &["a/third/k"]),
+            ("that mount itself", "/data/a/third", &[], &["k"]),
+            ("one that has to do with nothing", "/home", &[], &[]),
+        ];
+        for (case, source, nested, covered) in cases {
+            let expected = Shown { nested: paths(nested), covered: paths(covered).into_iter().collect() };
+            assert_eq!(shown(&host, Path::new(source)), expected, "{case}");
         }
     }
 

@@ -11,13 +11,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
-use wharf_linux::MountTable;
 use wharf_linux::sandbox::{self, MountFlags, Tree, inside};
 
 use super::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY};
 use super::record::Order;
 use super::report::{Failure, Step as _};
 use super::spec::ContainerMount;
+use crate::hidden::Host;
 
 const NO_DEVICES: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: false, no_suid: false };
 const FILES_ONLY: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: true, no_suid: true };
@@ -43,10 +43,9 @@ impl Kept {
     /// Holds on to everything that the container gets from the host.
     pub(super) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
-        let table = fs::read("/proc/self/mountinfo").step("mount table")?;
-        let table = MountTable::parse(&table).map_err(|error| Failure::machine("mount table", error))?;
+        let host = Host::read(&order.hidden).step("mount table")?;
         let mut kept = Self { system: Vec::new(), devices: Vec::new(), volumes: Vec::new() };
-        for path in layout::system_mounts(&table, &order.hidden) {
+        for path in layout::system_mounts(host.table(), &order.hidden) {
             // One that was unmounted since the table was read is not missed.
             if path.try_exists().unwrap_or(false) {
                 kept.system.push(along(&path, &path, READ)?);
@@ -59,7 +58,7 @@ impl Kept {
             }
         }
         for mount in &spec.mounts {
-            kept.volume(mount, &table, order)?;
+            kept.volume(mount, &host, order)?;
         }
         for device in &spec.devices {
             let step = format!("device {} for {}", device.source.display(), device.target.display());
@@ -75,28 +74,73 @@ impl Kept {
         Ok(kept)
     }
 
-    fn volume(&mut self, mount: &ContainerMount, table: &MountTable, order: &Order) -> Result<(), Failure> {
+    fn volume(&mut self, mount: &ContainerMount, host: &Host, order: &Order) -> Result<(), Failure> {
         let flags = MountFlags {
             read_only: mount.read_only,
             no_dev: !order.spec.rights.privileged,
             ..MountFlags::default()
         };
         let step = format!("volume {} for {}", mount.source.display(), mount.target.display());
+        let admit = |place: &OwnedFd, rest: &Path| {
+            let admitted = host.admit(&mount.source, place, rest);
+            admitted.map_err(|refusal| Failure::Config(format!("{step}: {refusal}")))
+        };
         let mut place = inside::open(&mount.source).step(&step)?;
         if let Some(part) = &mount.sub_path {
+            // Before it is made.
+            if mount.host {
+                admit(&place, part)?;
+            }
             place = inside::open_part(&place, part).map_err(|error| sub_path_failure(mount, part, &error))?;
         }
+        let admitted = mount.host.then(|| admit(&place, Path::new(""))).transpose()?;
         let is_directory = inside::is_directory(&place).step(&step)?;
         let tree = Tree::copy(&place, flags).step(&step)?;
         self.volumes.push(Along { tree, target: mount.target.clone(), is_directory });
+        if let Some(source) = admitted {
+            return self.host_volume(&source, &mount.target, host, flags);
+        }
         // The path without links, as the mount table has it.
         let source = match &mount.sub_path {
             Some(part) => mount.source.join(part),
             None => mount.source.clone(),
         };
         let Ok(source) = fs::canonicalize(source) else { return Ok(()) };
-        for part in layout::nested_mounts(table, &source, &order.hidden) {
+        for part in layout::nested_mounts(host.table(), &source) {
             self.volumes.push(along(&source.join(&part), &mount.target.join(&part), flags)?);
+        }
+        Ok(())
+    }
+
+    /// What belongs to a directory that the pod named: what is mounted beneath, and covers over what is hidden.
+    fn host_volume(
+        &mut self,
+        source: &Path,
+        target: &Path,
+        host: &Host,
+        flags: MountFlags,
+    ) -> Result<(), Failure> {
+        let shown = layout::shown(host, source);
+        for part in &shown.nested {
+            // One that was unmounted since the table was read is not missed.
+            if source.join(part).try_exists().unwrap_or(false) {
+                self.volumes.push(along(&source.join(part), &target.join(part), flags)?);
+            }
+        }
+        for part in &shown.covered {
+            let step = format!("hiding {}", part.display());
+            let is_directory = match inside::open(&source.join(part)) {
+                // There is nothing to hide, and the host's directory gets nothing new by our hiding it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                place => inside::is_directory(place.step(&step)?).step(&step)?,
+            };
+            let tree = match is_directory {
+                true => Tree::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_FILES),
+                false => {
+                    inside::open(Path::new("/dev/null")).and_then(|null| Tree::copy(&null, DEVICES_ONLY))
+                }
+            };
+            self.volumes.push(Along { tree: tree.step(&step)?, target: target.join(part), is_directory });
         }
         Ok(())
     }

@@ -139,6 +139,10 @@ pub struct ContainerMount {
     pub target: PathBuf,
     /// For reading only.
     pub read_only: bool,
+    /// The source is what the pod named, not what was made for it: refused if it leads into a hidden place, and without
+    /// those that are beneath it.
+    #[serde(default)]
+    pub host: bool,
 }
 
 /// A block device in the container.

@@ -77,9 +77,7 @@ impl Manager {
             Step::Stage { pod } => (Doing::Stage, "", self.stage(unique, seen, pod).await),
             Step::Publish { pod } => (Doing::Publish, pod.as_str(), self.publish(unique, seen, pod).await),
             Step::Own { pod } => (Doing::Own, pod.as_str(), self.own(unique, seen, pod).await),
-            Step::Expand { pod, plan } => {
-                (Doing::Expand, pod.as_str(), self.expand(unique, seen, pod, *plan).await)
-            }
+            Step::Expand { pod } => (Doing::Expand, pod.as_str(), self.expand(unique, seen, pod).await),
             Step::Ready { pod } => {
                 self.ready(unique, seen, pod);
                 return;

@@ -37,8 +37,8 @@ pub(super) enum Step {
     Publish { pod: String },
     /// Give the files to the pod's group.
     Own { pod: String },
-    /// NodeExpandVolume, or what stands for it.
-    Expand { pod: String, plan: Plan },
+    /// NodeExpandVolume, or what stands for it: which of them, the claim says by then.
+    Expand { pod: String },
     /// The pod can have it.
     Ready { pod: String },
     /// NodeUnpublishVolume.
@@ -144,27 +144,27 @@ fn mount(view: &View<'_>, pod: &str, want: &Want, now: Time) -> Next {
     if let Some(pause) = pause(view, Doing::Publish, pod, now) {
         return Next::Wait(Some(pause), Waiting::Pause);
     }
-    let Some(node) = view.node else { return Next::Wait(None, Waiting::Node) };
+    if view.node.is_none() {
+        return Next::Wait(None, Waiting::Node);
+    }
     if matches!(view.driver, Driver::Unknown) {
         return Next::Wait(None, Waiting::Drivers);
     }
     if let Some(why) = refusal(view, pod, want) {
         return Next::Step(refuse(pod, Doing::Publish, why));
     }
-    if !volume.ephemeral && view.driver.attaches() {
-        if !node.reported {
-            return Next::Wait(None, Waiting::Report);
-        }
-        if !node.attached {
-            return Next::Wait(None, Waiting::Attach);
-        }
-        if volume.context.is_none() {
-            return attempt(view, Doing::Verify, "", now, Step::Verify);
-        }
+    if let Some(next) = handshake(view, now) {
+        return next;
     }
     let Some(can) = view.can else {
         return Next::Step(refuse(pod, Doing::Publish, not_registered(view)));
     };
+    if can.stage_unstage && other_label(view, want) {
+        return match volume.device {
+            Device::Uncertain { found: true } if !view.settled => Next::Wait(None, Waiting::Pods),
+            _ => attempt(view, Doing::Unstage, "", now, Step::Unstage),
+        };
+    }
     if can.stage_unstage && !volume.ephemeral && volume.device != Device::Staged {
         return attempt(view, Doing::Stage, "", now, Step::Stage { pod: pod.to_owned() });
     }
@@ -176,8 +176,22 @@ fn mount(view: &View<'_>, pod: &str, want: &Want, now: Time) -> Next {
         }
         Some(Progress::Published | Progress::Owned | Progress::Mounted) => match expansion(view, want) {
             Plan::Nothing => Next::Step(Step::Ready { pod }),
-            plan => attempt(view, Doing::Expand, &pod.clone(), now, Step::Expand { pod, plan }),
+            _ => attempt(view, Doing::Expand, &pod.clone(), now, Step::Expand { pod }),
         },
+    }
+}
+
+/// What is missing before a driver may be asked: `None`, nothing. What the attachment gave does not outlive the attachment.
+fn handshake(view: &View<'_>, now: Time) -> Option<Next> {
+    if view.volume.ephemeral || !view.driver.attaches() {
+        return None;
+    }
+    match view.node {
+        None => Some(Next::Wait(None, Waiting::Node)),
+        Some(node) if !node.reported => Some(Next::Wait(None, Waiting::Report)),
+        Some(node) if !node.attached => Some(Next::Wait(None, Waiting::Attach)),
+        Some(_) if view.volume.context.is_none() => Some(attempt(view, Doing::Verify, "", now, Step::Verify)),
+        Some(_) => None,
     }
 }
 
@@ -187,12 +201,16 @@ fn maintain(view: &View<'_>, pod: &str, want: &Want, share: &Mount, now: Time) -
         return Next::Nothing;
     }
     if due(view, share, now) == Some(Duration::ZERO) {
-        return attempt(view, Doing::Publish, pod, now, Step::Publish { pod: pod.to_owned() });
+        return handshake(view, now).unwrap_or_else(|| again(view, pod, now));
     }
     match expansion(view, want) {
         Plan::Nothing => Next::Nothing,
-        plan => attempt(view, Doing::Expand, pod, now, Step::Expand { pod: pod.to_owned(), plan }),
+        _ => attempt(view, Doing::Expand, pod, now, Step::Expand { pod: pod.to_owned() }),
     }
+}
+
+fn again(view: &View<'_>, pod: &str, now: Time) -> Next {
+    attempt(view, Doing::Publish, pod, now, Step::Publish { pod: pod.to_owned() })
 }
 
 /// The stage goes when the last share is gone, then the volume is forgotten.
@@ -244,6 +262,12 @@ fn refusal(view: &View<'_>, pod: &str, want: &Want) -> Option<Refusal> {
         }),
         _ => None,
     }
+}
+
+/// Whether it is staged with a label that nobody needs any more: a share of it would have that label. It is staged anew.
+fn other_label(view: &View<'_>, want: &Want) -> bool {
+    let volume = view.volume;
+    volume.device != Device::None && volume.mounts.is_empty() && volume.se_linux != want.se_linux
 }
 
 fn expansion(view: &View<'_>, want: &Want) -> Plan {

@@ -182,6 +182,13 @@ mod tests {
                 expand(2, false),
             ),
             ("allocated, and nobody's turn", status("1Gi", None, Some("2Gi")), "2Gi", None, Plan::Nothing),
+            (
+                "done, and the driver had made more than was allocated",
+                status("2Gi", None, Some("2Gi")),
+                "3Gi",
+                Some(gib(2)),
+                Plan::Known { size: gib(3) },
+            ),
             ("an old resizer", status("1Gi", None, None), "2Gi", None, expand(2, false)),
             (
                 "known on this node",

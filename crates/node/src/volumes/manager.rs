@@ -431,8 +431,21 @@ impl Manager {
             })
         };
         let wishes = self.volumes_where(|unique, _| said(&change.old, unique) != said(&change.new, unique));
+        self.detached(change);
         self.forgive(&wishes, |doing| doing == Doing::Verify);
         wishes
+    }
+
+    /// What the attachment gave goes with it: the next one is read anew.
+    fn detached(&self, change: &Change<Node>) {
+        let attached = |node: &Option<Arc<Node>>, unique: &str| {
+            node.as_ref().is_some_and(|node| is_attached(node, unique))
+        };
+        for (unique, volume) in &mut self.world().volumes {
+            if attached(&change.old, unique) && !attached(&change.new, unique) {
+                volume.context = None;
+            }
+        }
     }
 
     fn volumes_where(&self, which: impl Fn(&str, &Volume) -> bool) -> Vec<Wish<Subject>> {

@@ -79,6 +79,9 @@ pub enum PlainError {
         /// `a directory`, `a file` and so on.
         expected: &'static str,
     },
+    /// A path that no pod may have.
+    #[error(transparent)]
+    Refused(#[from] crate::hidden::Refusal),
     /// What no node of ours has.
     #[error("{what} is not supported here")]
     Unsupported {
@@ -137,17 +140,18 @@ pub fn plugin(volume: &PodVolume) -> Option<&'static str> {
     }
 }
 
-/// Makes the volume, or brings it up to date.
+/// Makes the volume, or brings it up to date. `hidden` is where no hostPath may lead.
 pub async fn set_up(
     cluster: &Cluster,
     root: &Root,
     kernel: &Arc<dyn Kernel>,
     pod: &Pod,
     volume: &PodVolume,
+    hidden: &[PathBuf],
 ) -> Result<Place, PlainError> {
     if let Some(wanted) = &volume.host_path {
-        let wanted = wanted.clone();
-        return blocking(move || host_path::check(&wanted)).await;
+        let (wanted, hidden) = (wanted.clone(), hidden.to_vec());
+        return blocking(move || host_path::check(&wanted, &hidden)).await;
     }
     let Some(plugin) = plugin(volume) else {
         return Err(PlainError::Unsupported { what: format!("the kind of volume {:?}", volume.name) });

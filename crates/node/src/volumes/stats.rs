@@ -1,12 +1,14 @@
 //! How full volumes are, as `kubelet_volume_stats_*`, and how they are, as events: both as drivers say.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
+use tonic::Code;
 use wharf_cluster::EventType;
 use wharf_csi::v1;
 use wharf_csi::v1::volume_usage::Unit;
@@ -108,28 +110,52 @@ fn asked(volume: &Volume) -> Option<(&str, Key)> {
     }
 }
 
+/// Volumes that there is something to ask about, by whom to ask.
+fn by_driver(volumes: Vec<Volume>) -> BTreeMap<String, Vec<Volume>> {
+    let mut drivers: BTreeMap<String, Vec<Volume>> = BTreeMap::new();
+    for volume in volumes.into_iter().filter(|volume| asked(volume).is_some()) {
+        drivers.entry(volume.driver.clone()).or_default().push(volume);
+    }
+    drivers
+}
+
 impl Manager {
-    /// Asks drivers from time to time, for as long as it is polled.
-    pub(super) async fn keep_statistics(&self) {
+    /// Asks drivers from time to time, for as long as it is polled: one of a driver's volumes at a time, and all drivers
+    /// side by side, so that one that hangs keeps nobody else from being asked.
+    pub(super) async fn keep_statistics(self: &Arc<Self>) {
         let mut ticks = interval(self.settings.statistics);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut rounds, mut busy) = (JoinSet::new(), BTreeMap::<String, AbortHandle>::new());
         loop {
             ticks.tick().await;
+            while rounds.try_join_next().is_some() {}
+            busy.retain(|_, round| !round.is_finished());
             let volumes: Vec<Volume> = self.world().volumes.values().cloned().collect();
             let claims = volumes.iter().filter_map(asked).map(|(_, claim)| claim).collect();
             self.statistics.keep(&claims);
-            for volume in &volumes {
-                if let Some((pod, claim)) = asked(volume) {
-                    self.ask(volume, pod, &claim).await;
+            for (driver, volumes) in by_driver(volumes) {
+                if !busy.contains_key(&driver) {
+                    let manager = Arc::clone(self);
+                    busy.insert(driver, rounds.spawn(async move { manager.ask_all(&volumes).await }));
                 }
             }
         }
     }
 
-    async fn ask(&self, volume: &Volume, pod: &str, claim: &Key) {
-        let Some(plugin) = self.parts.plugins.get(&volume.driver) else { return };
+    /// Asks a driver of its volumes. One that does not answer is not asked of the others too.
+    async fn ask_all(&self, volumes: &[Volume]) {
+        for volume in volumes {
+            let Some((pod, claim)) = asked(volume) else { continue };
+            if self.ask(volume, pod, &claim).await == Err(Code::DeadlineExceeded) {
+                return;
+            }
+        }
+    }
+
+    async fn ask(&self, volume: &Volume, pod: &str, claim: &Key) -> Result<(), Code> {
+        let Some(plugin) = self.parts.plugins.get(&volume.driver) else { return Ok(()) };
         if !plugin.capabilities.stats {
-            return;
+            return Ok(());
         }
         let staging = match plugin.capabilities.stage_unstage {
             true => volume.staging(&self.parts.root).display().to_string(),
@@ -150,9 +176,11 @@ impl Manager {
                 {
                     self.tell_abnormal(volume, &condition.message);
                 }
+                Ok(())
             }
             Err(status) => {
                 tracing::debug!(volume = volume.handle, %claim, error = %status, "no statistics");
+                Err(status.code())
             }
         }
     }

@@ -114,6 +114,7 @@ impl Home {
             },
             volumes::Settings {
                 resync: Duration::from_millis(if self.lent { 60_000 } else { 100 }),
+                hidden: self.runtime.hidden(),
                 ..volumes::Settings::default()
             },
         );

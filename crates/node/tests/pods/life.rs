@@ -201,3 +201,24 @@ async fn serve() -> (u16, Arc<AtomicU16>) {
     });
     (port, status)
 }
+
+/// A pod that names the data directory is told no in an event, and nothing is made there for it.
+#[tokio::test]
+async fn a_path_into_the_data_directory_is_refused() {
+    let home = Home::new().await;
+    let data = home.root.path().parent().unwrap().to_owned();
+    home.pod("p", "true", |pod| {
+        let path = data.join("new").display().to_string();
+        pod["spec"]["volumes"] =
+            json!([{"name": "v", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}]);
+        pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "v", "mountPath": "/v"}]);
+    })
+    .await;
+    let path = data.join("new");
+    home.told(&format!(
+        "FailedMount MountVolume.SetUp failed for volume \"v\" : hostPath {path:?} is refused"
+    ))
+    .await;
+    home.phase("p", "Pending").await;
+    assert!(!path.exists());
+}

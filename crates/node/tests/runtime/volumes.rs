@@ -12,6 +12,11 @@ fn mount(source: impl AsRef<Path>, target: &str) -> ContainerMount {
     ContainerMount { source: source.as_ref().to_owned(), target: target.into(), ..ContainerMount::default() }
 }
 
+/// A directory that the pod has named.
+fn of_host(source: impl AsRef<Path>, target: &str) -> ContainerMount {
+    ContainerMount { host: true, ..mount(source, target) }
+}
+
 fn part(source: impl AsRef<Path>, part: &str) -> ContainerMount {
     ContainerMount { sub_path: Some(PathBuf::from(part)), ..mount(source, "/data") }
 }
@@ -124,13 +129,88 @@ async fn a_directory_of_the_host_brings_its_mounts_but_not_hidden_ones() {
     fs::write(host.join("disk/file"), "").unwrap();
     fs::write(host.join("kubelet/pods/1/volume/file"), "").unwrap();
     let mut spec = sh("a", "cd /data && find . -name file; exec sleep 1000");
-    spec.mounts = vec![mount(&host, "/data")];
+    spec.mounts = vec![of_host(&host, "/data")];
     let id = home.runtime.start(spec).await.unwrap();
     let mut logs =
         home.runtime.logs(&id, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
     assert_eq!(within(logs.next()).await.unwrap().unwrap(), b"./disk/file\n");
     let table = fs::read_to_string(format!("/proc/{}/mountinfo", home.pid(&id))).unwrap();
-    assert!(table.contains(" /data/disk ") && !table.contains("/data/kubelet"), "{table}");
+    assert!(table.contains(" /data/disk ") && !table.contains("/data/kubelet/"), "{table}");
+}
+
+/// A pod that names the data directory would have everybody's credentials and volumes.
+#[tokio::test]
+async fn a_path_of_the_host_that_leads_into_a_hidden_place_is_refused() {
+    let home = Home::with(|settings| settings.hidden = vec![settings.directory.with_file_name("data")]);
+    let data = home.make("data/deep").parent().unwrap().to_owned();
+    fs::write(data.join("kubeconfig"), "admin").unwrap();
+    let beside = home.make("beside");
+    symlink(&data, beside.join("link")).unwrap();
+    let bound = home.make("bound");
+    command("mount", &["--bind", home.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
+    let _bound = MountedOver(bound.clone());
+    let other = home.runtime.start(sh("other", "exec sleep 1000")).await.unwrap();
+    let of_other = format!("/proc/{}/root/etc", home.pid(&other));
+    let part = |source: &Path, part: &str| ContainerMount {
+        sub_path: Some(PathBuf::from(part)),
+        ..of_host(source, "/data")
+    };
+    for (index, (mount, words)) in [
+        (of_host(&data, "/data"), "which holds wharf's own data"),
+        (of_host(data.join("deep"), "/data"), "which holds wharf's own data"),
+        (of_host(data.join("kubeconfig"), "/data"), "which holds wharf's own data"),
+        (of_host(beside.join("link"), "/data"), "which holds wharf's own data"),
+        (of_host(bound.join("data"), "/data"), "which holds wharf's own data"),
+        (part(home.directory.path(), "data"), "which holds wharf's own data"),
+        (part(home.directory.path(), "data/new"), "which holds wharf's own data"),
+        (of_host(home.directory.path().join("containers"), "/data"), "which holds wharf's own data"),
+        (of_host(of_other, "/data"), "another container's"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let name = format!("{} {:?}", mount.source.display(), mount.sub_path);
+        let spec = ContainerSpec { mounts: vec![mount], ..sh(&format!("c{index}"), "true") };
+        let error = home.runtime.start(spec).await.expect_err(&name);
+        assert!(matches!(&error, StartError::Config(message) if message.contains(words)), "{name}: {error}");
+    }
+    assert!(!data.join("new").exists());
+}
+
+#[tokio::test]
+async fn what_is_hidden_is_covered_in_the_directories_above_it() {
+    let home = Home::with(|settings| {
+        settings.hidden = ["data", "file"].map(|name| settings.directory.with_file_name(name)).to_vec();
+    });
+    let data = home.make("data");
+    fs::write(data.join("kubeconfig"), "admin").unwrap();
+    fs::write(home.directory.path().join("file"), "admin").unwrap();
+    fs::write(home.directory.path().join("seen"), "seen\n").unwrap();
+    let bound = home.make("bound");
+    command("mount", &["--bind", home.directory.path().to_str().unwrap(), bound.to_str().unwrap()]);
+    let _bound = MountedOver(bound.clone());
+    let script = "ls -A $1/data $1/containers; cat $1/file $1/seen; umount $1/data 2>/dev/null && echo unmounted; \
+                  touch $1/data/new 2>/dev/null && echo written; ls -A $1/data";
+    let here = home.directory.path().display().to_string();
+    for (index, (source, read_only, inside)) in [
+        (Path::new("/"), true, format!("/host{here}")),
+        (Path::new("/"), false, format!("/host{here}")),
+        (Path::new("/"), true, format!("/host{here}/bound")),
+        (home.directory.path(), true, "/host".to_owned()),
+        (home.directory.path(), false, "/host/bound".to_owned()),
+        (&*bound, false, "/host".to_owned()),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut spec = sh(&format!("c{index}"), script);
+        spec.command.extend(["sh".to_owned(), inside.clone()]);
+        spec.mounts = vec![ContainerMount { read_only, ..of_host(source, "/host") }];
+        let (_, said) = home.run(spec).await;
+        let expected = format!("{inside}/containers:\n\n{inside}/data:\nseen\n");
+        assert_eq!(said, expected, "{} {inside}", source.display());
+    }
+    assert!(!data.join("new").exists());
 }
 
 #[tokio::test]

@@ -102,6 +102,11 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// The name of its attachment.
+    pub(crate) fn attachment(&self) -> String {
+        format!("csi-{}", hash(&format!("{}{DRIVER_NAME}{NODE}", self.handle)))
+    }
+
     pub(crate) fn unique(&self) -> String {
         format!("kubernetes.io/csi/{DRIVER_NAME}^{}", self.handle)
     }
@@ -175,13 +180,23 @@ impl Ground {
 
     /// The driver needs no attachments.
     pub(crate) async fn without_attach(&self) {
+        self.without_attach_of(DRIVER_NAME).await;
+    }
+
+    /// The same for the driver under another name.
+    pub(crate) async fn without_attach_of(&self, driver: &str) {
         let spec =
             json!({"attachRequired": false, "volumeLifecycleModes": ["Persistent"], "fsGroupPolicy": "File"});
-        self.create::<CSIDriver>(None, json!({"metadata": {"name": DRIVER_NAME}, "spec": spec})).await;
+        self.create::<CSIDriver>(None, json!({"metadata": {"name": driver}, "spec": spec})).await;
     }
 
     /// A volume of the driver, a PersistentVolume and a claim, bound to each other. `fs` empty: a device.
     pub(crate) async fn volume(&self, name: &str, mib: i64, fs: &str) -> Volume {
+        self.volume_of(DRIVER_NAME, name, mib, fs).await
+    }
+
+    /// The same with the driver under another name.
+    pub(crate) async fn volume_of(&self, driver: &str, name: &str, mib: i64, fs: &str) -> Volume {
         let request = v1::CreateVolumeRequest {
             name: name.to_owned(),
             capacity_range: Some(v1::CapacityRange { required_bytes: mib * MIB, limit_bytes: 0 }),
@@ -201,7 +216,7 @@ impl Ground {
         let volume = json!({"metadata": {"name": name}, "spec": {
             "accessModes": modes, "volumeMode": mode, "capacity": {"storage": size},
             "csi": {
-                "driver": DRIVER_NAME, "volumeHandle": made.volume_id, "fsType": fs, "volumeAttributes": attributes,
+                "driver": driver, "volumeHandle": made.volume_id, "fsType": fs, "volumeAttributes": attributes,
             },
             "claimRef": {
                 "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": name,
@@ -241,13 +256,19 @@ impl Ground {
 
     /// What the attach/detach controller and the attacher would do.
     pub(crate) async fn attach(&self, volume: &Volume) {
-        let name = format!("csi-{}", hash(&format!("{}{DRIVER_NAME}{NODE}", volume.handle)));
+        let name = volume.attachment();
         let spec = json!({
             "attacher": DRIVER_NAME, "nodeName": NODE, "source": {"persistentVolumeName": volume.name},
         });
         self.create::<VolumeAttachment>(None, json!({"metadata": {"name": name}, "spec": spec})).await;
         self.status::<VolumeAttachment>(&Key::cluster(name), json!({"attached": true})).await;
-        let attached = json!([{"name": volume.unique(), "devicePath": ""}]);
+        self.attached(&[volume]).await;
+    }
+
+    /// Has the Node say that exactly these are attached.
+    pub(crate) async fn attached(&self, volumes: &[&Volume]) {
+        let attached: Vec<Value> =
+            volumes.iter().map(|volume| json!({"name": volume.unique(), "devicePath": ""})).collect();
         self.status::<Node>(&Key::cluster(NODE), json!({"volumesAttached": attached})).await;
     }
 
@@ -300,7 +321,7 @@ pub(crate) fn claim(name: &str, volume: &Volume) -> Value {
 /// Where a volume with files is.
 pub(crate) fn directory(mounted: &Mounted, name: &str) -> PathBuf {
     match &mounted.volumes[name] {
-        Place::Directory { path, .. } => path.clone(),
+        Place::Directory { path, .. } | Place::Host { path } => path.clone(),
         place => panic!("{place:?}"),
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
+mod changes;
 mod harness;
 mod lives;
 
@@ -274,7 +275,7 @@ async fn statistics_are_shown_while_the_pod_has_it() {
 }
 
 impl Ground {
-    async fn grow(&self, volume: &str, size: &str) {
+    pub(crate) async fn grow(&self, volume: &str, size: &str) {
         use wharf_model::Kind as _;
         let patch = wharf_cluster::Patch::Merge(json!({"spec": {"capacity": {"storage": size}}}));
         let key = Key::cluster(volume);

@@ -105,6 +105,69 @@ fn a_pod_reaches_neither_the_host_nor_wharf_nor_other_pods() {
     machine.delete_everything();
 }
 
+/// With the whole host in `/host`, and still neither credentials nor other pods' data. `$DATA` is the data directory.
+const VISITOR: &str = r#"
+say() { echo "LEAK $*"; }
+for place in "/host$DATA" "/host$HERE/bound"; do
+  test -d "$place" || say "$place is not there at all"
+  test -z "$(ls -A "$place")" || say "$place has $(ls -A "$place")"
+  cat "$place/kubeconfig" >/dev/null 2>&1 && say "credentials are read in $place"
+  touch "$place/new" 2>/dev/null && say "$place is written to"
+  umount "$place" 2>/dev/null && say "what covers $place is unmounted"
+done
+awk '{ print $5 }' /proc/self/mountinfo | grep -E "globalmount|kubernetes.io~csi" && say "mounts of others"
+test -e /host/etc/passwd || say "the host is not there, and so nothing was tried"
+echo done
+trap 'exit 0' TERM; sleep 100000 & wait $!
+"#;
+
+#[test]
+fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
+    let mut machine = Machine::new();
+    machine.create(&claim("other", "32Mi"));
+    machine.create(&claim("own", "32Mi"));
+    machine.create(&pod("other", "other", KEEPER));
+    machine.running("other");
+    let (data, here) = (machine.data().display().to_string(), machine.beside().display().to_string());
+    // The same directory by another mount, and by a link.
+    let (bound, link) = (format!("{here}/bound"), format!("{here}/link"));
+    std::fs::create_dir(&bound).unwrap();
+    machine.run(&["mount", "--bind", &data, &bound]);
+    std::os::unix::fs::symlink(&data, &link).unwrap();
+    let with = |name: &str, path: &str, script: &str| {
+        let mut pod = pod(name, "own", script);
+        pod["spec"]["volumes"] = json!([{"name": "data", "hostPath": {"path": path}}]);
+        pod["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] = json!("/host");
+        pod["spec"]["containers"][0]["env"] =
+            json!([{"name": "DATA", "value": data}, {"name": "HERE", "value": here}]);
+        pod
+    };
+    machine.create(&with("visitor", "/", VISITOR));
+    let said = machine.until("the pod has tried all", |machine| {
+        let said = machine.said("visitor");
+        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    });
+    assert!(!said.contains("LEAK"), "{said}");
+    for (name, path) in [
+        ("whole", data.clone()),
+        ("deep", format!("{data}/kubelet/pods")),
+        ("file", format!("{data}/kubeconfig")),
+        ("bound", bound.clone()),
+        ("link", format!("{link}/kubeconfig")),
+    ] {
+        machine.create(&with(name, &path, "cat /host/kubeconfig /host; ls /host"));
+        machine.until("the pod is told why not", |machine| {
+            let told = machine.try_events(name, "FailedMount")?;
+            let refused = told.iter().any(|message| message.contains("is refused: it leads into"));
+            if refused { Ok(()) } else { Err(format!("{told:?}")) }
+        });
+        assert_eq!(machine.field(&format!("pod/{name}"), "/status/phase"), "Pending", "{name}");
+        assert_eq!(machine.said(name), "", "{name}");
+    }
+    machine.run(&["umount", &bound]);
+    machine.delete_everything();
+}
+
 impl Machine {
     /// The process of a pod's container, as the machine sees it.
     fn process_of(&self, pod: &str) -> String {

@@ -1,11 +1,13 @@
 //! Expands volumes on the node. The claim says first that it has begun, so that whoever finds it knows.
 
+use std::sync::Arc;
+
 use tonic::Code;
 use wharf_cluster::{ApiError, EventType, Patch, now};
 use wharf_model::resize::node as write;
 use wharf_model::{Kind as _, PersistentVolumeClaim, Quantity};
 
-use super::super::expand::{Answer, Plan, answer};
+use super::super::expand::{Answer, Plan, answer, plan};
 use super::super::failure::Class;
 use super::super::manager::{Manager, Seen};
 use super::super::request::{Purpose, Share};
@@ -35,16 +37,15 @@ struct Refused {
 }
 
 impl Manager {
-    pub(super) async fn expand(
-        &self,
-        unique: &str,
-        seen: &Seen,
-        pod: &str,
-        plan: Plan,
-    ) -> Result<(), Trouble> {
+    pub(super) async fn expand(&self, unique: &str, seen: &Seen, pod: &str) -> Result<(), Trouble> {
         let want = self.wanted(seen, pod)?;
-        let Source::Persistent { claim, .. } = &want.source else { return Ok(()) };
-        let (size, told) = match plan {
+        let Source::Persistent { claim, volume } = &want.source else { return Ok(()) };
+        // As it is now, not as it was when the pod was looked at: the user may have changed their mind, and what we wrote
+        // ourselves counts too.
+        let claim = self.claim_now(claim).await?;
+        self.seen_claim(unique, &claim);
+        let known = &seen.volume;
+        let (size, told) = match plan(&claim, volume, known.size, want.read_only, known.expansion) {
             Plan::Nothing => return Ok(()),
             Plan::Known { size } => {
                 self.change(unique, |volume| volume.size = Some(size));
@@ -56,15 +57,13 @@ impl Manager {
                     seen.volume.spec
                 );
                 self.parts.events.tell(&*want.pod, EventType::Warning, FAILED, note.clone());
-                self.parts.events.tell(&**claim, EventType::Warning, FAILED, note);
+                self.parts.events.tell(&claim, EventType::Warning, FAILED, note);
                 self.change(unique, |volume| volume.size = Some(size));
                 return Ok(());
             }
             Plan::Expand { size, told } => (size, told),
         };
-        // As it is now, not as it was when the pod was looked at: the user may have changed their mind.
-        let claim = self.claim_now(claim).await?;
-        if !told && !self.write_claim(&claim, write::begin(&claim)).await? {
+        if !told && !self.write_claim(unique, &claim, write::begin(&claim)).await? {
             return Ok(());
         }
         let growth = Growth { unique, seen, want, pod, claim, size, told };
@@ -108,7 +107,7 @@ impl Manager {
         if !told {
             // What was written at the begin has made another version of it.
             let claim = self.claim_now(claim).await?;
-            if !self.write_claim(&claim, write::finished(&claim, *size)).await? {
+            if !self.write_claim(unique, &claim, write::finished(&claim, *size)).await? {
                 return Ok(());
             }
         }
@@ -126,7 +125,7 @@ impl Manager {
         let meaning = answer(code, *told, changed);
         if matches!(meaning, Answer::InUse | Answer::Infeasible | Answer::Failed) {
             let patch = write::failed(claim, &why, meaning == Answer::Infeasible, now());
-            if let Err(trouble) = self.write_claim(claim, patch).await {
+            if let Err(trouble) = self.write_claim(unique, claim, patch).await {
                 tracing::warn!(
                     volume = unique,
                     error = trouble.message,
@@ -160,12 +159,36 @@ impl Manager {
         }
     }
 
+    /// What the next decision is made of, whoever tells of the claim later.
+    fn seen_claim(&self, unique: &str, now: &PersistentVolumeClaim) {
+        self.change(unique, |volume| {
+            for want in volume.wants.values_mut() {
+                if let Source::Persistent { claim, .. } = &mut want.source
+                    && claim.metadata.uid == now.metadata.uid
+                {
+                    *claim = Arc::new(now.clone());
+                }
+            }
+        });
+    }
+
     /// Writes to the claim; `false`: it is not as we saw it, and has to be looked at again.
-    async fn write_claim(&self, claim: &PersistentVolumeClaim, patch: Patch) -> Result<bool, Trouble> {
+    async fn write_claim(
+        &self,
+        unique: &str,
+        claim: &PersistentVolumeClaim,
+        patch: Patch,
+    ) -> Result<bool, Trouble> {
         let api = &PersistentVolumeClaim::API;
         match self.parts.cluster.patch(api, &claim.key(), Some("status"), patch).await {
-            Ok(_) => Ok(true),
-            Err(ApiError::Conflict(_) | ApiError::Invalid(_)) => Ok(false),
+            Ok(written) => {
+                // An answer that cannot be read is read again.
+                if let Ok(now) = serde_json::from_value(written) {
+                    self.seen_claim(unique, &now);
+                }
+                Ok(true)
+            }
+            Err(ApiError::Conflict(_)) => Ok(false),
             Err(error) => Err(Trouble::transient(format!("update pvc status failed: {error}"))),
         }
     }

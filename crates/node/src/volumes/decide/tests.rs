@@ -441,7 +441,21 @@ fn refusals() {
     check([
         ("another label", labelled(Some("a"), true), label),
         ("the same label", labelled(Some("b"), true), publish()),
-        ("another label, and nobody else has it", labelled(Some("a"), false), publish()),
+        ("another label, and nobody else has it", labelled(Some("a"), false), Step::Unstage),
+        ("no label, and nobody else has it", labelled(None, false), Step::Unstage),
+        ("the same label, and nobody else has it", labelled(Some("b"), false), publish()),
+        ("it is gone: staged with the new label", labelled(None, false).device(Device::None), stage()),
+        (
+            "another label, and the pod itself has it",
+            labelled(Some("a"), false).mount(Progress::Uncertain),
+            publish(),
+        ),
+        (
+            "another label, and whose it was is not known yet",
+            labelled(Some("a"), false).device(Device::Uncertain { found: true }).with(|s| s.settled = false),
+            rest(Waiting::Pods),
+        ),
+        ("it could not be unstaged", labelled(Some("a"), false).failed(Doing::Unstage, "", 4), paused(4)),
     ]);
 }
 
@@ -458,6 +472,12 @@ fn published_again_and_again() {
         ("not yet", scene(20_000), until(40)),
         ("now", scene(60_000), publish()),
         ("long since", scene(600_000), publish()),
+        (
+            "attached anew: its attachment is read first",
+            scene(60_000).with(|s| s.volume.context = None),
+            Step::Verify,
+        ),
+        ("detached: not until it is back", scene(60_000).with(|s| s.attached = false), rest(Waiting::Attach)),
         ("it failed", scene(60_000).failed(Doing::Publish, POD, 5), paused(5)),
         ("only where the driver wants it", scene(600_000).driver(json!({})), idle()),
         ("a device is not", scene(600_000).with(|s| s.volume.mode = Mode::Block), idle()),
@@ -490,7 +510,7 @@ fn growth() {
         scene
     };
     let pending = |progress| growing(progress, "NodeResizePending");
-    let expand = || Step::Expand { pod: POD.into(), plan: Plan::Expand { size: gib(2), told: false } };
+    let expand = || Step::Expand { pod: POD.into() };
     use Progress::{Mounted, Published, Uncertain};
     check([
         ("before the pod has it", pending(Published), expand()),
@@ -509,7 +529,7 @@ fn growth() {
         (
             "for reading only",
             pending(Published).with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true),
-            Step::Expand { pod: POD.into(), plan: Plan::ReadOnly { size: gib(2) } },
+            expand(),
         ),
     ]);
 }

@@ -133,7 +133,8 @@ impl Manager {
             entry.plain |= plain::plugin(volume).is_some();
         }
         let parts = &self.parts;
-        let place = plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume).await;
+        let hidden = &self.settings.hidden;
+        let place = plain::set_up(&parts.cluster, &parts.root, &parts.kernel, pod, volume, hidden).await;
         let place = place
             .map_err(|error| format!("MountVolume.SetUp failed for volume \"{}\" : {error}", volume.name));
         match place {

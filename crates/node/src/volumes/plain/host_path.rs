@@ -8,12 +8,17 @@ use std::path::{Path, PathBuf};
 use wharf_model::whole::pod::HostPath;
 
 use super::PlainError;
+use crate::hidden::Host;
 use crate::volumes::Place;
 
 /// Checks, and makes what may be made.
-pub(super) fn check(wanted: &HostPath) -> Result<Place, PlainError> {
+///
+/// What leads into a hidden place is refused before anything is made there, or told of what is. That it is looked at again
+/// when a container gets it is the runtime's part: by then a link may lead elsewhere.
+pub(super) fn check(wanted: &HostPath, hidden: &[PathBuf]) -> Result<Place, PlainError> {
     let path = Path::new(&wanted.path);
-    let place = Place::Directory { path: PathBuf::from(path), read_only: false };
+    Host::read(hidden).map_err(PlainError::files("read mounts for", path))?.admit_path(path)?;
+    let place = Place::Host { path: PathBuf::from(path) };
     let kind = match fs::metadata(path) {
         Ok(found) => Some(found.file_type()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
@@ -76,16 +81,40 @@ mod tests {
             ("Unicorn", "file", false),
         ] {
             let path = dir.path().join(name).to_str().unwrap().to_owned();
-            let checked = check(&HostPath { path: path.clone(), kind: kind.into() });
+            let checked = check(&HostPath { path: path.clone(), kind: kind.into() }, &[]);
             assert_eq!(checked.is_ok(), expected, "{kind} {name}: {checked:?}");
             if expected {
-                assert_eq!(checked.unwrap(), Place::Directory { path: path.into(), read_only: false });
+                assert_eq!(checked.unwrap(), Place::Host { path: path.into() });
             }
         }
         let null = HostPath { path: "/dev/null".into(), kind: "CharDevice".into() };
-        assert!(check(&null).is_ok());
+        assert!(check(&null, &[]).is_ok());
         let file = dir.path().join("file").to_str().unwrap().to_owned();
-        let error = check(&HostPath { path: file.clone(), kind: "Directory".into() }).unwrap_err();
+        let error = check(&HostPath { path: file.clone(), kind: "Directory".into() }, &[]).unwrap_err();
         assert_eq!(error.to_string(), format!("hostPath type check failed: {file} is not a directory"));
+    }
+
+    #[test]
+    fn nothing_is_made_or_told_of_in_a_hidden_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        let data = dir.join("data");
+        fs::create_dir(&data).unwrap();
+        fs::write(data.join("kubeconfig"), "x").unwrap();
+        std::os::unix::fs::symlink(&data, dir.join("link")).unwrap();
+        for (kind, name) in [
+            ("", "data"),
+            ("", "data/kubeconfig"),
+            ("File", "link/kubeconfig"),
+            ("Directory", "data/kubeconfig"),
+            ("DirectoryOrCreate", "link/new"),
+            ("FileOrCreate", "data/new"),
+        ] {
+            let path = dir.join(name).to_str().unwrap().to_owned();
+            let wanted = HostPath { path: path.clone(), kind: kind.into() };
+            let error = check(&wanted, std::slice::from_ref(&data)).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("hostPath {path:?} is refused")), "{kind} {name}: {error}");
+        }
+        assert!(!data.join("new").exists());
     }
 }

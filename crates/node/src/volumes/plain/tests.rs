@@ -64,9 +64,9 @@ impl World {
     }
 
     async fn up(&self, pod: &Pod) -> Result<PathBuf, String> {
-        let place = set_up(&self.cluster, &self.root, &self.kernel, pod, &pod.spec.volumes[0]).await;
+        let place = set_up(&self.cluster, &self.root, &self.kernel, pod, &pod.spec.volumes[0], &[]).await;
         match place.map_err(|error| error.to_string())? {
-            Place::Directory { path, .. } => Ok(path),
+            Place::Directory { path, .. } | Place::Host { path } => Ok(path),
             Place::Device { .. } => panic!("no device"),
         }
     }
