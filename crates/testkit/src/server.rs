@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// Short name, kind, path of its group, plural, whether it is in a namespace.
-const KINDS: [(&str, &str, &str, &str, bool); 18] = [
+const KINDS: [(&str, &str, &str, &str, bool); 19] = [
     ("ns", "Namespace", "/api/v1", "namespaces", false),
     ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
     ("pv", "PersistentVolume", "/api/v1", "persistentvolumes", false),
@@ -30,6 +30,13 @@ const KINDS: [(&str, &str, &str, &str, bool); 18] = [
         "VolumeGroupSnapshotContent",
         "/apis/groupsnapshot.storage.k8s.io/v1",
         "volumegroupsnapshotcontents",
+        false,
+    ),
+    (
+        "vgsclass",
+        "VolumeGroupSnapshotClass",
+        "/apis/groupsnapshot.storage.k8s.io/v1",
+        "volumegroupsnapshotclasses",
         false,
     ),
     ("lease", "Lease", "/apis/coordination.k8s.io/v1", "leases", true),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use super::Side;
-use super::ground::ARGS;
+use super::ground::{ARGS, GROUPS};
 use super::place::{Place, Program};
 
 const PROGRAM: &str = "snapshot-controller";
@@ -35,7 +35,8 @@ impl Controller {
         self.install()?;
         fs::create_dir_all(self.log.parent().unwrap_or(&self.log)).map_err(|error| error.to_string())?;
         let dir = self.place.directory();
-        self.process = Some(self.place.start(self.side, PROGRAM, &ARGS, PROGRAM, dir, &self.log)?);
+        let args = [&ARGS[..], &[GROUPS]].concat();
+        self.process = Some(self.place.start(self.side, PROGRAM, &args, PROGRAM, dir, &self.log)?);
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+use wharf_model::snapshot::names;
 
 use super::normal::{self, Names};
 use super::place::{Place, Program};
@@ -38,6 +39,11 @@ pub(super) const ARGS: [&str; 5] = [
     "--kube-api-burst=400",
     "--v=4",
 ];
+
+/// Group snapshots, which upstream's programs leave alone without it.
+pub(super) const GROUPS: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
+/// Kinds without a namespace that events are about.
+const CLUSTER_WIDE: [&str; 3] = ["pv", "vsc", "vgsc"];
 
 /// Whose sidecars.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -106,6 +112,7 @@ impl<'a> Ground<'a> {
             uids: Vec::new(),
             objects: Vec::new(),
             others: Vec::new(),
+            volumes: Vec::new(),
         };
         let outcome = run.go();
         run.clean_up();
@@ -133,6 +140,8 @@ struct Run<'a> {
     objects: Vec<String>,
     /// What else was made.
     others: Vec<String>,
+    /// The volumes that the driver has had all along: what groups can be taken of.
+    volumes: Vec<String>,
 }
 
 impl Run<'_> {
@@ -173,7 +182,7 @@ impl Run<'_> {
                 self.until(&format!("{object} has an event {reason}"), |run| {
                     let (kind, name) = object.split_once('/').ok_or("it is not kind/name")?;
                     // Events about what has no namespace are in this one.
-                    let namespace = if ["pv", "vsc"].contains(&kind) { "default" } else { &run.id };
+                    let namespace = if CLUSTER_WIDE.contains(&kind) { "default" } else { &run.id };
                     let selector = format!("involvedObject.name={name},reason={reason}");
                     Ok(!run.ground.server.events(namespace, &selector)?.is_empty())
                 })
@@ -215,11 +224,16 @@ impl Run<'_> {
             Step::Volume { id, bytes } => {
                 let record =
                     json!({"request": "", "mutable": {}, "published": {}, "mounted": {}, "bytes": bytes});
+                self.volumes.push(id.clone());
                 self.record("volumes", id, record)
             }
-            Step::Snapshot { id, volume, bytes } => {
-                let record = json!({"volume": volume, "bytes": bytes, "seconds": 1, "ready_at_ms": 0, "looks_left": 0});
+            Step::Snapshot { id, volume, bytes, group } => {
+                let record = json!({"volume": volume, "bytes": bytes, "seconds": 1, "ready_at_ms": 0,
+                    "looks_left": 0, "group": group});
                 self.record("snapshots", id, record)
+            }
+            Step::Group { id, volumes, members } => {
+                self.record("groups", id, json!({"volumes": volumes, "members": members}))
             }
         }
     }
@@ -229,7 +243,8 @@ impl Run<'_> {
         let made = self.ground.server.create(&self.id, &object)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let name = text(&made["metadata"]["name"]);
-        self.uids.push((text(&made["metadata"]["uid"]), format!("UID({name})").replace(&self.id, "ID")));
+        let uid = text(&made["metadata"]["uid"]);
+        self.uids.push((uid.clone(), format!("UID({name})").replace(&self.id, "ID")));
         // With what the sidecars make of it.
         match made["kind"].as_str() {
             Some("PersistentVolumeClaim") => {
@@ -240,6 +255,17 @@ impl Run<'_> {
                 self.objects.extend([format!("vs/{name}"), self.named(&format!("vsc/@{name}"))]);
             }
             Some("VolumeSnapshotContent") => self.objects.push(format!("vsc/{name}")),
+            Some("VolumeGroupSnapshot") => {
+                self.objects.extend([format!("vgs/{name}"), self.named(&format!("vgsc/@{name}"))]);
+                for volume in &self.volumes {
+                    let (snapshot, content) = names::member_names(&uid, volume);
+                    if let Some(digest) = snapshot.strip_prefix("snapshot-") {
+                        self.uids.push((digest.to_owned(), format!("MEMBER({name}/{volume})")));
+                    }
+                    self.objects.extend([format!("vs/{snapshot}"), format!("vsc/{content}")]);
+                }
+            }
+            Some("VolumeGroupSnapshotContent") => self.objects.push(format!("vgsc/{name}")),
             other => self.others.extend(other.and_then(short).map(|kind| format!("{kind}/{name}"))),
         }
         Ok(())
@@ -257,15 +283,21 @@ impl Run<'_> {
         }
     }
 
-    /// `pv/@claim` is the volume that is made for a claim, `vsc/@snapshot` the content of a snapshot.
+    /// `pv/@claim` is the volume that is made for a claim, `vsc/@snapshot` the content of a snapshot, `vgsc/@group` that
+    /// of a group; `vs/@group/volume` and `vsc/@group/volume` are a group's member of that volume.
     fn named(&self, object: &str) -> String {
         let object = object.replace("${id}", &self.id);
         let Some((kind, of)) = object.split_once("/@") else {
             return object;
         };
-        let marked = format!("UID({of})");
+        let marked = if of.contains('/') { format!("MEMBER({of})") } else { format!("UID({of})") };
         let uid = self.uids.iter().rev().find(|(_, name)| *name == marked).map_or("", |(uid, _)| uid);
-        let prefix = if kind == "vsc" { "snapcontent" } else { "pvc" };
+        let prefix = match kind {
+            "vs" => "snapshot",
+            "vsc" => "snapcontent",
+            "vgsc" => "groupsnapcontent",
+            _ => "pvc",
+        };
         format!("{kind}/{prefix}-{uid}")
     }
 
@@ -405,7 +437,9 @@ impl Run<'_> {
                 objects.extend(normal::object(&names, &found));
             }
             // Of objects without a namespace, even after their end.
-            if let Some(name) = object.strip_prefix("pv/").or_else(|| object.strip_prefix("vsc/")) {
+            if let Some((kind, name)) = object.split_once('/')
+                && CLUSTER_WIDE.contains(&kind)
+            {
                 events.extend(server.events("default", &format!("involvedObject.name={name}"))?);
             }
         }

@@ -48,6 +48,11 @@ fn is_time(text: &str) -> bool {
     bytes.len() >= 20 && bytes[4] == b'-' && bytes[7] == b'-' && bytes[10] == b'T' && bytes[13] == b':'
 }
 
+/// As the API makes them up.
+fn is_uid(text: &str) -> bool {
+    text.len() == 36 && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
 /// An object, as sorted lines.
 pub(super) fn object(names: &Names, object: &Value) -> Vec<String> {
     let kind = object["kind"].as_str().unwrap_or_default();
@@ -97,6 +102,8 @@ fn flatten(names: &Names, head: &str, at: &str, value: &Value, lines: &mut Vec<S
             let text = match last {
                 // Time and chance, and the driver's name.
                 "storage.kubernetes.io~1csiProvisionerIdentity" => "IDENTITY".to_owned(),
+                // Of what a controller has made, and nobody else knows.
+                "uid" if is_uid(&names.normal(text)) => "UID".to_owned(),
                 _ => names.normal(text),
             };
             lines.push(format!("{head} {at} = {text:?}"));
@@ -133,7 +140,7 @@ pub(super) fn events(names: &Names, events: &[Value]) -> Vec<String> {
 pub(super) fn calls(names: &Names, calls: &[Entry]) -> Vec<String> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for call in calls.iter().filter(|call| call.method != "Probe") {
-        let subject = ["name", "volume", "snapshot"].iter().find_map(|field| call.field(field));
+        let subject = ["name", "volume", "snapshot", "group"].iter().find_map(|field| call.field(field));
         let subject = names.normal(subject.unwrap_or_default());
         let fields = call.fields.iter().map(|(name, value)| {
             let mut line = Vec::new();
@@ -169,7 +176,8 @@ mod tests {
             "metadata": {"name": "pvc-6a1f", "uid": "77", "resourceVersion": "5", "finalizers": ["b", "a"],
                 "creationTimestamp": "2026-01-01T00:00:00Z", "deletionTimestamp": "2026-01-01T00:00:00Z"},
             "spec": {"csi": {"driver": "u-007.test", "volumeAttributes":
-                {"storage.kubernetes.io/csiProvisionerIdentity": "1731-77-u-007.test"}}, "claimRef": {"uid": "6a1f"}},
+                {"storage.kubernetes.io/csiProvisionerIdentity": "1731-77-u-007.test"}}, "claimRef": {"uid": "6a1f"},
+                "volumeSnapshotRef": {"uid": "0b1c2d3e-0000-4000-8000-00000000abcd"}},
             "status": {"conditions": [{"type": "Resizing", "lastProbeTime": null, "status": "True"}]},
         });
         assert_eq!(
@@ -183,6 +191,7 @@ mod tests {
                 "PersistentVolume/pvc-UID(claim) /spec/csi/driver = \"ID.test\"",
                 "PersistentVolume/pvc-UID(claim) /spec/csi/volumeAttributes/\
                  storage.kubernetes.io~1csiProvisionerIdentity = \"IDENTITY\"",
+                "PersistentVolume/pvc-UID(claim) /spec/volumeSnapshotRef/uid = \"UID\"",
                 "PersistentVolume/pvc-UID(claim) /status/conditions/Resizing/status = \"True\"",
                 "PersistentVolume/pvc-UID(claim) /status/conditions/Resizing/type = \"Resizing\"",
             ]

@@ -82,8 +82,10 @@ pub(super) enum Step {
     Pause(u64),
     /// The driver has had this volume all along.
     Volume { id: String, bytes: i64 },
-    /// The same of a snapshot.
-    Snapshot { id: String, volume: String, bytes: i64 },
+    /// The same of a snapshot, which may be a group's.
+    Snapshot { id: String, volume: String, bytes: i64, group: Option<String> },
+    /// The same of a group, with its snapshots.
+    Group { id: String, volumes: Vec<String>, members: Vec<String> },
 }
 
 /// What can be killed.
@@ -121,6 +123,13 @@ pub fn load(yaml: &str) -> Result<Vec<Scenario>, String> {
             let mut scenario = file.defaults.clone();
             scenario.extend(written.iter().map(|(name, value)| (name.clone(), value.clone())));
             scenario.remove("each");
+            // Steps that all scenarios of a file begin with.
+            let before = scenario.remove("before");
+            if let (Some(Value::Array(before)), Some(Value::Array(steps))) =
+                (before, scenario.get_mut("steps"))
+            {
+                steps.splice(..0, before);
+            }
             let mut scenario = Value::Object(scenario);
             substitute(&mut scenario, &words);
             let name = scenario["name"].as_str().unwrap_or_default().to_owned();
@@ -219,7 +228,7 @@ mod tests {
     use super::*;
 
     const FILE: &str = r#"
-defaults: {sidecars: [csi-provisioner]}
+defaults: {sidecars: [csi-provisioner], before: [{create: [claim]}]}
 templates:
   claim: {kind: PersistentVolumeClaim, metadata: {name: claim}, spec: {size: 1Gi, mode: Block}}
 scenarios:
@@ -228,11 +237,12 @@ scenarios:
   slice: [/Aborted]
   faults: {CreateVolume: {code: "${code}", count: 3}}
   steps:
-  - create: [claim, {template: claim, with: {metadata: {name: other}, spec: {mode: null}}}]
+  - create: [{template: claim, with: {metadata: {name: other}, spec: {mode: null}}}]
   - called: {method: CreateVolume, times: 3, code: "${code}"}
   - kill: sidecars
 - name: plain
   sidecars: [csi-resizer]
+  before: []
   steps: [{delete: pvc/claim}]
 "#;
 
@@ -251,15 +261,17 @@ scenarios:
         );
         assert_eq!(all[1].faults["CreateVolume"]["code"], "Internal");
         let Step::Create(objects) = &all[1].steps[0] else { panic!("{:?}", all[1].steps) };
-        assert_eq!(objects[0]["metadata"]["name"], "claim");
-        assert_eq!(objects[1]["metadata"]["name"], "other");
-        assert_eq!(objects[1]["spec"], serde_json::json!({"size": "1Gi"}));
-        assert_eq!(all[1].steps[2], Step::Kill(Process::Sidecars));
+        assert_eq!(objects[0]["metadata"]["name"], "claim", "what all begin with");
+        let Step::Create(objects) = &all[1].steps[1] else { panic!("{:?}", all[1].steps) };
+        assert_eq!(objects[0]["metadata"]["name"], "other");
+        assert_eq!(objects[0]["spec"], serde_json::json!({"size": "1Gi"}));
+        assert_eq!(all[1].steps[3], Step::Kill(Process::Sidecars));
+        assert_eq!(all[2].steps, [Step::Delete("pvc/claim".to_owned())]);
     }
 
     #[test]
     fn what_is_wrong_is_said_with_the_scenarios_name() {
-        let unknown = FILE.replace("[claim,", "[clam,");
+        let unknown = FILE.replace("[claim]", "[clam]");
         assert_eq!(load(&unknown).unwrap_err(), "create/Aborted: there is no template clam");
         let misspelt = FILE.replace("kill: sidecars", "kil: sidecars");
         assert!(load(&misspelt).unwrap_err().starts_with("create/Aborted: unknown variant `kil`"));

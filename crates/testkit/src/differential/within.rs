@@ -85,6 +85,9 @@ fn sidecar(program: &str, args: &[&str], who: &str) -> Result<Sidecar, String> {
             "--snapshot-name-prefix" => {
                 taking.naming = VolumeNaming { prefix: value.to_owned(), uuid_length: None };
             }
+            "--groupsnapshot-name-prefix" => {
+                taking.group_naming = VolumeNaming { prefix: value.to_owned(), uuid_length: None };
+            }
             "--strict-topology" => making.strict_topology = value != "false",
             "--immediate-topology" => making.immediate_topology = value != "false",
             // The limits are far above what a scenario asks, and the features are always there.

@@ -12,10 +12,12 @@ use wharf_testkit::differential::{
 };
 use wharf_testkit::{ClusterOptions, TestCluster};
 
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 5] = [
     ("provisioner.yaml", include_str!("provisioner.yaml")),
     ("resizer.yaml", include_str!("resizer.yaml")),
     ("snapshots.yaml", include_str!("snapshots.yaml")),
+    ("groups.yaml", include_str!("groups.yaml")),
+    ("restore.yaml", include_str!("restore.yaml")),
 ];
 type Results = BTreeMap<Side, Outcomes>;
 

@@ -19,10 +19,12 @@ use wharf_apiserver::store::{self, Store};
 use wharf_testkit::differential::{Comparison, Outcomes, Place, Scenario, Side, load, run_all};
 use wharf_testkit::{ClusterOptions, Embedded, TestCluster};
 
-const FILES: [&str; 3] = [
+const FILES: [&str; 5] = [
     include_str!("../differential/provisioner.yaml"),
     include_str!("../differential/resizer.yaml"),
     include_str!("../differential/snapshots.yaml"),
+    include_str!("../differential/groups.yaml"),
+    include_str!("../differential/restore.yaml"),
 ];
 /// Of Kubernetes' own only those that the embedded API has too.
 const UPSTREAMS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller";

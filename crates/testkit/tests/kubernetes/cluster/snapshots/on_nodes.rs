@@ -32,6 +32,7 @@ fn each_node_snapshots_its_own_volumes() {
         println!("{name}: {:.1?}", began.elapsed());
     };
     tell("restore, and a clone of what was restored", &restore);
+    tell("restore into the other volume mode", &other_mode);
     tell("a group under load", &group_under_load);
     tell("a group across nodes", &group_across_nodes);
     tell("retained, then bound again", &retained);
@@ -69,6 +70,35 @@ fn restore(story: &Story<'_>) {
     assert_eq!(story.run("copy", "cat /data/file"), "before\n");
     delete(cluster, &["first"]);
     story.delete(&["data", "back", "copy"], &["data", "back", "copy"]);
+}
+
+/// A file system becomes bare blocks only where an administrator says so on the content.
+fn other_mode(story: &Story<'_>) {
+    let cluster = story.cluster;
+    cluster.apply(&[claim("data", "ext4", "64Mi", ""), pod("data", "data", "")].concat());
+    cluster.wait_for("pod/data", READY, MINUTE);
+    let there = on(&story.place("data"));
+    story.run("data", "echo before > /data/file && sync");
+    cluster.apply(&snapshot("files", "snap", "data"));
+    ready(cluster, "files");
+    let block = format!("volumeMode: Block\n  {}", from_snapshot("files"));
+    let reader = pod("raw", "raw", &there).replace(
+        "volumeMounts: [{name: data, mountPath: /data}]",
+        "securityContext: {privileged: true}\n    volumeDevices: [{name: data, devicePath: /dev/data}]",
+    );
+    cluster.apply(&[claim("raw", "ext4", "64Mi", &block), reader].concat());
+    cluster.eventually("it is refused, and says why", MINUTE, |cluster| {
+        let events = cluster.kubectl(&["get", "events", "--field-selector", "involvedObject.name=raw"]);
+        events.contains("allow-volume-mode-change").then_some(())
+    });
+    assert_eq!(cluster.field("pvc/raw", ".status.phase"), "Pending");
+    let content = content_of(cluster, "files");
+    let allowed = "snapshot.storage.kubernetes.io/allow-volume-mode-change=true";
+    cluster.kubectl(&["annotate", "volumesnapshotcontent", &content, allowed]);
+    cluster.wait_for("pod/raw", READY, 2 * MINUTE);
+    assert_eq!(story.run("raw", "grep -q before /dev/data && echo the same bytes"), "the same bytes\n");
+    delete(cluster, &["files"]);
+    story.delete(&["data", "raw"], &["data", "raw"]);
 }
 
 /// A pod writes the same number to two volumes, one after the other: in a group they agree, or the first is one ahead.
