@@ -66,7 +66,7 @@ impl Token {
         }
         // The key goes behind the list's own prefix, and nowhere else.
         if start.starts_with('/') || start.split('/').any(|part| matches!(part, "." | "..")) {
-            return Err(invalid(&format!(": {start:?}")));
+            return Err(invalid(&format!(": {start}")));
         }
         Ok(Self { revision, start })
     }
@@ -101,7 +101,7 @@ mod tests {
             (made(r#"{"v":"v2","rv":5,"start":"a"}"#), "does not recognize this encoded version v2"),
             (made(r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#), "incorrect encoded start resourceVersion"),
             (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":""}"#), "start key empty"),
-            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../secrets"}"#), "../secrets"),
+            (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"../secrets"}"#), "not valid: ../secrets"),
             (made(r#"{"v":"meta.k8s.io/v1","rv":5,"start":"/secrets"}"#), "/secrets"),
         ] {
             let refusal = Token::parse(&text).unwrap_err();

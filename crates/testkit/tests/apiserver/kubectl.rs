@@ -13,6 +13,9 @@ struct Case {
     run: String,
     /// What it reads.
     stdin: Option<String>,
+    /// What others do as soon as it has begun to print, in the same words. For what watches, and ends by itself.
+    #[serde(default)]
+    meanwhile: Vec<String>,
 }
 
 fn cases() -> Vec<Case> {
@@ -27,11 +30,15 @@ mod cluster {
     fn kubectl_prints_the_same() {
         let servers = Servers::start();
         let judged = cases().into_iter().enumerate().map(|(number, case)| {
-            let args = taken_apart(&case.run);
-            let args: Vec<&str> =
-                ["--namespace", "tour"].into_iter().chain(args.iter().map(String::as_str)).collect();
+            let args = words(&case.run);
             let [theirs, ours] = [Side::Theirs, Side::Ours].map(|side| {
-                let printed = servers.run(side, &args, case.stdin.as_deref());
+                let meanwhile = || {
+                    for line in &case.meanwhile {
+                        let printed = servers.run(side, &borrowed(&words(line)), None);
+                        assert!(printed.success, "{line}: {printed:?}");
+                    }
+                };
+                let printed = servers.run_while(side, &borrowed(&args), case.stdin.as_deref(), meanwhile);
                 if case.run.starts_with("create namespace") {
                     servers.until(side, &["--namespace", "tour", "get", "configmap", AUTHORITY]);
                 }
@@ -41,6 +48,15 @@ mod cluster {
         });
         crate::judge("kubectl", &crate::read("kubectl-allowed.yaml"), judged.collect());
     }
+}
+
+/// What kubectl is given.
+fn words(line: &str) -> Vec<String> {
+    ["--namespace", "tour"].map(str::to_owned).into_iter().chain(taken_apart(line)).collect()
+}
+
+fn borrowed(words: &[String]) -> Vec<&str> {
+    words.iter().map(String::as_str).collect()
 }
 
 /// Words, with those in `'` kept together.
@@ -76,7 +92,7 @@ fn comparable(command: &str, printed: &Printed) -> Vec<String> {
             normal::value(&mut parsed);
             lines.extend(normal::leaves(&parsed));
         }
-        None if printed.stdout.starts_with("NAME") || printed.stdout.starts_with("LAST SEEN") => {
+        None if ["NAME", "LAST SEEN", "EVENT"].iter().any(|head| printed.stdout.starts_with(head)) => {
             lines.extend(normal::table(&printed.stdout));
         }
         None => lines.extend(normal::text(&printed.stdout)),

@@ -74,7 +74,7 @@ pub(crate) fn table(text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut columns: Vec<(usize, &str)> = Vec::new();
     for line in text.lines() {
-        if line.starts_with("NAME") || line.starts_with("LAST SEEN") || line.starts_with("NAMESPACE") {
+        if ["NAME", "LAST SEEN", "NAMESPACE", "EVENT "].iter().any(|head| line.starts_with(head)) {
             columns = headings(line);
         }
         let end = |at: usize| columns.get(at + 1).map_or(line.len(), |next| next.0);
@@ -139,8 +139,10 @@ fn words(text: &str) -> String {
     let mut out = String::new();
     for piece in text.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '-')) {
         let word = piece.trim_end_matches(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
-        // The one place where a message has a resourceVersion in it.
-        let is_version = out.ends_with("ResourceVersion in record (");
+        // The places where a message has a resourceVersion in it.
+        let is_version = ["ResourceVersion in record (", "too old resource version: 1 (", ", current: "]
+            .iter()
+            .any(|before| out.ends_with(before));
         out.push_str(if uid(word) {
             "<uid>"
         } else if is_version {
@@ -190,6 +192,7 @@ fn only_what_may_differ_is_replaced() {
         words("the ResourceVersion in record (12)."),
         "the ResourceVersion in record (<resourceVersion>)."
     );
+    assert_eq!(words("too old resource version: 1 (12)"), "too old resource version: 1 (<resourceVersion>)");
     assert_eq!(text("Name:  a\nAge:   3s"), ["Name:  a", "Age: <Age>"]);
     let (a, b) = (vec!["x".to_owned(), "y".to_owned()], vec!["y".to_owned(), "z".to_owned()]);
     assert_eq!(difference(&a, &b), ["- x", "+ z"]);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::normal;
 use crate::servers::{AUTHORITY, MOMENT, Servers, Side};
 
-/// One case; each has a namespace of its own, `${ns}`.
+/// One case; each has a namespace of its own, `${ns}`. `${much}` is a million characters.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Case {
@@ -24,7 +24,7 @@ struct Case {
 #[derive(Deserialize, Clone)]
 #[serde(deny_unknown_fields)]
 struct Step {
-    /// `POST /api/v1/...`.
+    /// `POST /api/v1/...`; or `FORGET`, and a revision: see [`Servers::forget`].
     send: String,
     #[serde(default)]
     body: Value,
@@ -40,6 +40,8 @@ struct Step {
     /// Not compared: it only prepares.
     #[serde(default)]
     quiet: bool,
+    /// Sent so often, once if nothing is said; `${time}` is which time it is.
+    times: Option<usize>,
 }
 
 fn cases() -> Vec<Case> {
@@ -54,13 +56,14 @@ mod cluster {
     fn requests_are_answered_the_same() {
         let servers = Servers::start();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let clients = [Side::Theirs, Side::Ours].map(|side| runtime.block_on(client(&servers, side)));
+        let clients = [Side::Theirs, Side::Ours].map(|side| (side, runtime.block_on(client(&servers, side))));
         let only = std::env::var("ONLY").unwrap_or_default();
         let chosen = cases().into_iter().enumerate().filter(|(_, case)| case.name.contains(&only));
         let judged = chosen.map(|(number, case)| {
             let namespace = format!("case-{number:03}");
-            let [theirs, ours] =
-                clients.each_ref().map(|client| runtime.block_on(run(client, &namespace, &case)));
+            let [theirs, ours] = clients
+                .each_ref()
+                .map(|(side, client)| runtime.block_on(run(&servers, *side, client, &namespace, &case)));
             (format!("{}: {}", case.name, case.rule), normal::difference(&theirs, &ours))
         });
         crate::judge("requests", &crate::read("requests-allowed.yaml"), judged.collect());
@@ -72,13 +75,29 @@ async fn client(servers: &Servers, side: Side) -> kube::Client {
 }
 
 /// The answers as lines: code and fields.
-async fn run(client: &kube::Client, namespace: &str, case: &Case) -> Vec<String> {
-    let mut kept = BTreeMap::from([("ns".to_owned(), namespace.to_owned())]);
+async fn run(
+    servers: &Servers,
+    side: Side,
+    client: &kube::Client,
+    namespace: &str,
+    case: &Case,
+) -> Vec<String> {
+    let much = "~".repeat(1_000_000);
+    let kept = [("ns", namespace), ("much", &much)].map(|(name, to)| (name.to_owned(), to.to_owned()));
+    let mut kept = BTreeMap::from(kept);
     let begin = quiet("POST /api/v1/namespaces", json!({"metadata": {"name": namespace}}));
     let furnished = quiet(&format!("GET /api/v1/namespaces/${{ns}}/configmaps/{AUTHORITY}"), Value::Null);
     let mut lines = Vec::new();
     for (number, step) in [begin].iter().chain(&case.steps).enumerate() {
-        let (code, mut answer) = send(client, step, &kept).await;
+        if let Some(revision) = step.send.strip_prefix("FORGET ") {
+            servers.forget(side, &placed(revision, &kept));
+            continue;
+        }
+        let (mut code, mut answer) = (0, Value::Null);
+        for time in 1..=step.times.unwrap_or(1) {
+            kept.insert("time".to_owned(), time.to_string());
+            (code, answer) = send(client, step, &kept).await;
+        }
         if number == 0 {
             let until = Instant::now() + MOMENT;
             while send(client, &furnished, &kept).await.0 != 200 {
@@ -105,22 +124,24 @@ async fn run(client: &kube::Client, namespace: &str, case: &Case) -> Vec<String>
 /// A step whose answer is not compared.
 fn quiet(send: &str, body: Value) -> Step {
     let (send, keep) = (send.to_owned(), BTreeMap::new());
-    Step { send, body, raw: None, content_type: None, accept: None, keep, quiet: true }
+    Step { send, body, raw: None, content_type: None, accept: None, keep, quiet: true, times: None }
+}
+
+/// With all `${name}` replaced.
+fn placed(text: &str, kept: &BTreeMap<String, String>) -> String {
+    kept.iter().fold(text.to_owned(), |text, (name, to)| text.replace(&format!("${{{name}}}"), to))
 }
 
 /// The code, and the body: JSON, or a list of JSON lines, or a string.
 async fn send(client: &kube::Client, step: &Step, kept: &BTreeMap<String, String>) -> (u16, Value) {
-    let placed = |text: &str| {
-        kept.iter().fold(text.to_owned(), |text, (name, to)| text.replace(&format!("${{{name}}}"), to))
-    };
-    let target = placed(&step.send);
+    let target = placed(&step.send, kept);
     let (method, path) = target.split_once(' ').unwrap();
     let mut request = Request::builder().method(method).uri(path);
     request = request.header("accept", step.accept.as_deref().unwrap_or("application/json"));
     let body = match (&step.raw, &step.body) {
-        (Some(raw), _) => placed(raw),
+        (Some(raw), _) => placed(raw, kept),
         (None, Value::Null) => String::new(),
-        (None, body) => placed(&body.to_string()),
+        (None, body) => placed(&body.to_string(), kept),
     };
     if !body.is_empty() {
         request = request.header("content-type", step.content_type.as_deref().unwrap_or("application/json"));

@@ -60,6 +60,24 @@ impl Servers {
         assert!(status.unwrap().success());
     }
 
+    /// Makes the real one forget all states before this revision, as it does by itself when they are five minutes old.
+    /// Ours forgets when its history is full.
+    pub(crate) fn forget(&self, side: Side, revision: &str) {
+        use std::io::{Read as _, Write as _};
+        if side == Side::Ours {
+            return;
+        }
+        // As test/cluster/cluster.sh has it; etcd is at the first.
+        let ports = std::env::var("PORTS").unwrap_or_else(|_| "16400".to_owned());
+        let body = format!("{{\"revision\": \"{revision}\"}}");
+        let mut etcd = std::net::TcpStream::connect(format!("127.0.0.1:{ports}")).unwrap();
+        let head = "POST /v3/kv/compaction HTTP/1.1\r\nhost: etcd\r\nconnection: close";
+        write!(etcd, "{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
+        let mut answer = String::new();
+        etcd.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{revision} is not forgotten: {answer}");
+    }
+
     pub(crate) fn kubeconfig(&self, side: Side) -> PathBuf {
         match side {
             Side::Theirs => self.cluster.kubeconfig(),
@@ -69,7 +87,18 @@ impl Servers {
 
     /// Runs kubectl.
     pub(crate) fn run(&self, side: Side, args: &[&str], stdin: Option<&str>) -> Printed {
-        use std::io::Write as _;
+        self.run_while(side, args, stdin, || ())
+    }
+
+    /// Runs kubectl, and does this when it has begun to print.
+    pub(crate) fn run_while(
+        &self,
+        side: Side,
+        args: &[&str],
+        stdin: Option<&str>,
+        meanwhile: impl FnOnce(),
+    ) -> Printed {
+        use std::io::{Read as _, Write as _};
         let mut command = Command::new(self.cluster.program("kubectl"));
         // Each server has its own cache of discovery; and a warning for a terminal is none for a test.
         let cache = self.directory.path().join(format!("cache-{side:?}"));
@@ -88,9 +117,15 @@ impl Servers {
         // One that ends early tells why.
         let _ = input.write_all(stdin.unwrap_or_default().as_bytes());
         drop(input);
+        let mut stdout = child.stdout.take().unwrap();
+        let mut first = vec![0; 64 << 10];
+        let length = stdout.read(&mut first).unwrap();
+        first.truncate(length);
+        meanwhile();
+        stdout.read_to_end(&mut first).unwrap();
         let output = child.wait_with_output().unwrap();
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Printed { success: output.status.success(), stdout: text(output.stdout), stderr: text(output.stderr) }
+        Printed { success: output.status.success(), stdout: text(first), stderr: text(output.stderr) }
     }
 }
 
