@@ -20,7 +20,7 @@ pub use client::Client;
 pub use deadline::Calls;
 pub use endpoint::{Endpoint, EndpointError};
 pub use here::Here;
-pub use pages::{Page, serve_pages};
+pub use pages::{Page, PageListener, serve_pages};
 pub use socket::{BindError, SocketFile, SocketIdentity, bind};
 pub use watch::SocketWatch;
 

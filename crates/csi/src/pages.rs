@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
@@ -11,7 +12,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
 
 /// A caller that connects and says nothing is not waited for longer than this.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -41,15 +43,50 @@ impl Page {
     }
 }
 
+/// Where callers come in.
+#[derive(Debug)]
+pub enum PageListener {
+    /// From the network.
+    Tcp(TcpListener),
+    /// From this machine, as the socket's file lets them.
+    Unix(UnixListener),
+}
+
+impl From<TcpListener> for PageListener {
+    fn from(listener: TcpListener) -> Self {
+        Self::Tcp(listener)
+    }
+}
+
+impl From<UnixListener> for PageListener {
+    fn from(listener: UnixListener) -> Self {
+        Self::Unix(listener)
+    }
+}
+
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+impl PageListener {
+    async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        Ok(match self {
+            Self::Tcp(listener) => Box::new(listener.accept().await?.0),
+            Self::Unix(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
 /// Serves the page that `page` makes of each path, until it is aborted.
-pub async fn serve_pages<P, F>(listener: TcpListener, page: P)
+pub async fn serve_pages<P, F>(listener: impl Into<PageListener>, page: P)
 where
     P: Fn(String) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Page> + Send,
 {
+    let listener = listener.into();
     loop {
         let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+            Ok(stream) => stream,
             Err(error) => {
                 // Out of descriptors, most likely: wait, or this would spin.
                 tracing::warn!(%error, "an HTTP connection was not accepted");

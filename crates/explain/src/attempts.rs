@@ -1,8 +1,8 @@
 //! What a sidecar tried, as its page `/debug/attempts` tells.
 
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, timeout};
 use wharf_model::Time;
 
@@ -28,22 +28,30 @@ pub struct Attempt {
     pub failures: u64,
 }
 
-/// Reads the page at `address`, such as `127.0.0.1:9808`.
+/// Reads the page at `address`, such as `127.0.0.1:9808` or `unix:///run/metrics.sock`.
 pub(crate) async fn read(address: &str) -> Result<Vec<Attempt>, String> {
-    let address = address.trim_start_matches("http://").trim_end_matches('/');
     let asked = async {
-        let mut stream = TcpStream::connect(address).await?;
-        let request = format!("GET /debug/attempts HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = String::new();
-        stream.take(LIMIT).read_to_string(&mut answer).await?;
-        std::io::Result::Ok(answer)
+        match address.strip_prefix("unix://") {
+            Some(path) => ask(UnixStream::connect(path).await?, "localhost").await,
+            None => {
+                let address = address.trim_start_matches("http://").trim_end_matches('/');
+                ask(TcpStream::connect(address).await?, address).await
+            }
+        }
     };
     let answer = match timeout(PATIENCE, asked).await {
         Ok(answer) => answer.map_err(|error| error.to_string())?,
         Err(_) => return Err("no answer".to_owned()),
     };
     parse(&answer)
+}
+
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin, host: &str) -> std::io::Result<String> {
+    let request = format!("GET /debug/attempts HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.take(LIMIT).read_to_string(&mut answer).await?;
+    Ok(answer)
 }
 
 fn parse(answer: &str) -> Result<Vec<Attempt>, String> {

@@ -202,6 +202,11 @@ impl Volumes {
         self.manager.in_use()
     }
 
+    /// All that the node's half counts, in the format of OpenMetrics: how full volumes are, drivers, calls of the API.
+    pub fn metrics(&self) -> String {
+        self.manager.metrics()
+    }
+
     /// `kubelet_volume_stats_*`, to be registered once.
     pub fn statistics(&self) -> &Statistics {
         self.manager.statistics()

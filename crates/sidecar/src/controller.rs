@@ -294,8 +294,8 @@ impl Controller {
     }
 
     /// What was last tried for each object, in JSON.
-    pub(crate) fn attempts(&self) -> String {
-        format!("{:#}\n", self.attempts.page())
+    pub(crate) fn attempts(&self) -> serde_json::Value {
+        self.attempts.page()
     }
 
     /// Runs the roles until the stop.

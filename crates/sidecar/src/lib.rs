@@ -7,6 +7,7 @@
 
 pub mod attacher;
 mod attempts;
+pub mod board;
 mod capability;
 mod context;
 pub mod controller;

@@ -15,6 +15,7 @@ use tokio_util::task::AbortOnDropHandle;
 use wharf_cluster::{Cluster, ConnectError};
 use wharf_csi::{Client, Endpoint, Page, serve_pages};
 
+use crate::board::Board;
 use crate::controller::{self, Controller};
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
@@ -138,6 +139,25 @@ pub async fn run_on(
     sidecar: Sidecar,
     stop: impl Future<Output = ()>,
 ) -> Result<(), SidecarError> {
+    run_with(cluster, sidecar, None, stop).await
+}
+
+/// The same, with what it counts and tries on a board that it shares with others, under this name.
+pub async fn run_shown(
+    cluster: Cluster,
+    sidecar: Sidecar,
+    (name, board): (String, Board),
+    stop: impl Future<Output = ()>,
+) -> Result<(), SidecarError> {
+    run_with(Some(cluster), sidecar, Some((name, board)), stop).await
+}
+
+async fn run_with(
+    cluster: Option<Cluster>,
+    sidecar: Sidecar,
+    shown: Option<(String, Board)>,
+    stop: impl Future<Output = ()>,
+) -> Result<(), SidecarError> {
     let Sidecar { driver, registrar, probe_timeout, controller, listen } = sidecar;
     let metrics = Metrics::new();
     let driver = driver.map(|socket| (Client::new(&socket), socket));
@@ -164,6 +184,15 @@ pub async fn run_on(
         controller: controller.clone(),
         metrics: metrics.clone(),
     };
+    if let Some((name, board)) = shown {
+        let metrics = metrics.clone();
+        match controller.clone() {
+            Some(controller) => {
+                board.show_with_attempts(name, move || metrics.text(), move || controller.attempts());
+            }
+            None => board.show(name, move || metrics.text()),
+        }
+    }
     let mut servers = Vec::new();
     for place in listen {
         let listener = place.address.bind().await?;
@@ -231,7 +260,7 @@ impl Pages {
                 None => ok(),
             },
             "/debug/attempts" if place.health => match &self.controller {
-                Some(controller) => Page::text(StatusCode::OK, controller.attempts()),
+                Some(controller) => Page::text(StatusCode::OK, format!("{:#}\n", controller.attempts())),
                 None => Page::text(StatusCode::NOT_FOUND, "no role here works on objects\n"),
             },
             "/healthz/registration" if place.health && self.registrar.is_some() => self.registered().await,

@@ -1,10 +1,12 @@
 //! The node's half: its parts, joined. `wharf up` has it in it; `wharf node` runs it on a cluster, in place of a kubelet.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
@@ -16,6 +18,7 @@ use wharf_node::plugins::{self, Plugins};
 use wharf_node::pods::{self, Agent};
 use wharf_node::runtime::{self, Runtime};
 use wharf_node::volumes::{self, Volumes};
+use wharf_sidecar::board::Board;
 
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
@@ -47,6 +50,9 @@ pub(crate) struct NodeArgs {
     /// Directory of logs
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
+    /// Serve metrics at this address, such as 127.0.0.1:10255
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
 }
 
 /// What a node's agent is made of.
@@ -68,8 +74,8 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Its parts, each until the stop.
-    pub(crate) fn start(self, gate: &Gate, mut part: impl FnMut(&'static str, Part)) {
+    /// Its parts, each until the stop. What it counts is on the board.
+    pub(crate) fn start(self, gate: &Gate, board: &Board, mut part: impl FnMut(&'static str, Part)) {
         let Self { cluster, wide, name, root, runtime, server, alone } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
@@ -97,6 +103,8 @@ impl Node {
         };
         let settings = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
         let volumes = Volumes::new(parts, settings);
+        let counted = volumes.clone();
+        board.show("node", move || counted.metrics());
         part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,
@@ -126,7 +134,7 @@ pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>
 }
 
 pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
-    let NodeArgs { kubeconfig, node_name, root_dir, log_dir } = args;
+    let NodeArgs { kubeconfig, node_name, root_dir, log_dir, metrics } = args;
     let stopped = stop_signal()?;
     let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
@@ -142,14 +150,29 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
-    node.start(&Gate::new(None, stop.clone()), |name, part| {
+    let board = Board::default();
+    let listener = match metrics {
+        Some(address) => {
+            let bound = TcpListener::bind(address).await;
+            Some(bound.with_context(|| format!("serve metrics on {address}"))?)
+        }
+        None => None,
+    };
+    node.start(&Gate::new(None, stop.clone()), &board, |name, part| {
         running.spawn(async move {
             part.await;
             name
         });
     });
+    let serving = async {
+        match listener {
+            Some(listener) => board.serve(listener).await,
+            None => std::future::pending().await,
+        }
+    };
     let ended = tokio::select! {
         () = stopped => None,
+        () = serving => None,
         ended = running.join_next() => ended,
     };
     stop.cancel();

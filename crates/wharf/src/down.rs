@@ -24,6 +24,8 @@ const EXPLANATION: &str = "\
 Pods are deleted, as by `kubectl drain`: they are asked to stop and get their time, and when they are gone nothing is
 mounted any more. Claims, volumes and all other objects stay, and so does the data: `wharf up` has them again.
 
+`wharf up` must be running: it is what stops pods and unmounts. If it is not, start it first.
+
 With --keep-pods only `wharf up` itself ends. Pods go on running, and the next `wharf up` finds them.";
 
 /// Stop what `wharf up` started
@@ -45,7 +47,11 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
     let DownArgs { data_dir, keep_pods, timeout: patience } = args;
     let place = Place::find(&data_dir)?;
     let Some(process) = running(&place)? else {
-        anyhow::bail!("no `wharf up` runs in {}", data_dir.display());
+        let dir = data_dir.display();
+        anyhow::bail!(
+            "no `wharf up` runs in {dir}. Pods that it left behind run on with their volumes mounted; to stop them, \
+             start `wharf up --data-dir {dir}`, then `wharf down --data-dir {dir}`"
+        );
     };
     if !keep_pods {
         let connect = ConnectOptions { kubeconfig: Some(place.kubeconfig()), ..ConnectOptions::default() };

@@ -1,7 +1,7 @@
 //! `wharf explain`: why is my volume not there yet.
 
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use wharf_cluster::{Cluster, ConnectOptions, now};
@@ -9,6 +9,7 @@ use wharf_explain::Subject;
 
 use crate::ExitStatus;
 use crate::output::Format;
+use crate::up::Place;
 
 const EXPLANATION: &str = "\
 Walks from a claim to its volume, its attachment, its node and its driver, and says which step waits, for what, since when
@@ -35,7 +36,8 @@ pub(crate) struct ExplainArgs {
     /// Credentials for the cluster [default: KUBECONFIG, or else your own]
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Where a sidecar has its pages, to ask it what it tried: HOST:PORT
+    /// Where a sidecar has its pages, to ask it what it tried: HOST:PORT, or unix://SOCKET [default: that of `wharf up`,
+    /// if its kubeconfig is used]
     #[arg(long, value_name = "ADDRESS")]
     attempts: Option<String>,
     /// How to print
@@ -45,6 +47,7 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
     let ExplainArgs { mut subject, namespace, kubeconfig, attempts, output } = args;
+    let attempts = attempts.or_else(|| pages_of_up(kubeconfig.as_deref()?));
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
     subject.namespace = namespace.unwrap_or_else(|| cluster.default_namespace().to_owned());
     let story = wharf_explain::explain(&cluster, &subject, attempts.as_deref(), now()).await?;
@@ -57,4 +60,10 @@ pub(crate) async fn run(args: ExplainArgs) -> anyhow::Result<()> {
         0 => Ok(()),
         status => Err(ExitStatus(status).into()),
     }
+}
+
+/// The pages of a `wharf up` that this kubeconfig is of, if we can reach them.
+fn pages_of_up(kubeconfig: &Path) -> Option<String> {
+    let socket = Place::find(kubeconfig.parent()?).ok()?.pages();
+    socket.exists().then(|| format!("unix://{}", socket.display()))
 }

@@ -65,6 +65,9 @@ pub(crate) struct UpArgs {
     /// Socket of somebody else's driver, such as unix:///run/csi.sock, and words about it; may be repeated
     #[arg(long, value_name = "SOCKET[,WORD]...")]
     csi: Vec<Foreign>,
+    /// Serve metrics at this address too, beside the socket in --data-dir
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Leave the local driver out
     #[arg(long, requires = "csi")]
     no_local: bool,

@@ -138,6 +138,9 @@ pub(super) fn shown(host: &Host, source: &Path) -> Shown {
     }
     // Itself.
     shown.nested.remove(0);
+    // One cover is enough; beneath it there is no place for another.
+    let all = shown.covered.clone();
+    shown.covered.retain(|part| !part.ancestors().skip(1).any(|above| all.contains(above)));
     shown
 }
 
@@ -219,7 +222,7 @@ mod tests {
             format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda1 rw\n")
         };
         let text: String = mounts.iter().map(line).collect();
-        let host = Host::parse(text.as_bytes(), &paths(&["/srv/k", "/k"])).unwrap();
+        let host = Host::parse(text.as_bytes(), &paths(&["/srv/k", "/k", "/srv/k/logs"])).unwrap();
         type Paths = &'static [&'static str];
         let cases: [(&str, &str, Paths, Paths); 5] = [
             (

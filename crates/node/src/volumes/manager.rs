@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout_at};
 use wharf_cluster::work::{Gate, Outcome, Wish, feed, work};
@@ -267,6 +269,16 @@ impl Manager {
 
     pub(super) fn statistics(&self) -> &Statistics {
         &self.statistics
+    }
+
+    pub(super) fn metrics(&self) -> String {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        self.statistics.register(&mut registry);
+        self.parts.plugins.register_metrics(&mut registry);
+        self.parts.cluster.metrics().register(&mut registry);
+        // Writing to a String does not fail.
+        let _ = encode(&mut text, &registry);
+        text
     }
 
     /// Volumes that are attached before they are used, and whether all pods are known. A driver of which nobody knows

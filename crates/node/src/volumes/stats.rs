@@ -134,10 +134,10 @@ impl Manager {
             let claims = volumes.iter().filter_map(asked).map(|(_, claim)| claim).collect();
             self.statistics.keep(&claims);
             for (driver, volumes) in by_driver(volumes) {
-                if !busy.contains_key(&driver) {
+                busy.entry(driver).or_insert_with(|| {
                     let manager = Arc::clone(self);
-                    busy.insert(driver, rounds.spawn(async move { manager.ask_all(&volumes).await }));
-                }
+                    rounds.spawn(async move { manager.ask_all(&volumes).await })
+                });
             }
         }
     }

@@ -180,9 +180,11 @@ async fn a_path_of_the_host_that_leads_into_a_hidden_place_is_refused() {
 #[tokio::test]
 async fn what_is_hidden_is_covered_in_the_directories_above_it() {
     let home = Home::with(|settings| {
-        settings.hidden = ["data", "file"].map(|name| settings.directory.with_file_name(name)).to_vec();
+        settings.hidden =
+            ["data", "data/logs", "file"].map(|name| settings.directory.with_file_name(name)).to_vec();
     });
     let data = home.make("data");
+    fs::create_dir(data.join("logs")).unwrap();
     fs::write(data.join("kubeconfig"), "admin").unwrap();
     fs::write(home.directory.path().join("file"), "admin").unwrap();
     fs::write(home.directory.path().join("seen"), "seen\n").unwrap();

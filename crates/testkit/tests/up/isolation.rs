@@ -112,10 +112,10 @@ for place in "/host$DATA" "/host$HERE/bound"; do
   test -d "$place" || say "$place is not there at all"
   test -z "$(ls -A "$place")" || say "$place has $(ls -A "$place")"
   cat "$place/kubeconfig" >/dev/null 2>&1 && say "credentials are read in $place"
-  touch "$place/new" 2>/dev/null && say "$place is written to"
   umount "$place" 2>/dev/null && say "what covers $place is unmounted"
 done
-awk '{ print $5 }' /proc/self/mountinfo | grep -E "globalmount|kubernetes.io~csi" && say "mounts of others"
+touch "/host$DATA/new" 2>/dev/null && say "the data directory is written to"
+awk '{ print $5 }' /proc/self/mountinfo | grep "^/host$DATA/" && say "mounts of others"
 test -e /host/etc/passwd || say "the host is not there, and so nothing was tried"
 echo done
 trap 'exit 0' TERM; sleep 100000 & wait $!

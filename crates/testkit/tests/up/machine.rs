@@ -103,6 +103,11 @@ impl Machine {
         self.up.kill();
     }
 
+    /// SIGTERM of `wharf up`; it has to end well.
+    pub(crate) fn stop(&mut self) {
+        self.up.stop();
+    }
+
     /// kill -9, and the next start; it is not waited for.
     pub(crate) fn restart(&mut self) {
         self.up.restart();

@@ -18,3 +18,4 @@ mod plugin;
 mod reboot;
 mod records;
 mod scripted;
+mod stopping;

@@ -3,14 +3,17 @@
 //! API first, then the drivers, then all who act on objects; and back again. A part that ends by itself ends the whole: it
 //! would be missing, and nobody would know.
 
+use std::fs::Permissions;
 use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -21,12 +24,13 @@ use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
-use wharf_csi::Endpoint;
+use wharf_csi::{Endpoint, PageListener};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Beneath, Files as _, Linux};
 use wharf_node::pods::Streams;
 use wharf_node::runtime::Runtime;
+use wharf_sidecar::board::Board;
 use wharf_sidecar::process;
 
 use super::drivers::{Described, Foreign};
@@ -107,6 +111,8 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let runtime = containers(&place, args.pool.as_deref())?;
     let (api, address) = serve_api(&args, &place, &runtime, &mut serving).await?;
     let cluster = as_user(&api, &Identity::Admin);
+    let board = Board::default();
+    serve_board(&args, &place, &board, &mut serving).await?;
 
     let served = |endpoint: &Endpoint, described: &Described| Served {
         endpoint: endpoint.clone(),
@@ -114,6 +120,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         cluster: cluster.clone(),
         place: place.clone(),
         node: node.clone(),
+        board: board.clone(),
     };
     let (mut local, mut waiting) = (None, Vec::new());
     if !args.no_local {
@@ -125,7 +132,8 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     }
     let snapshots = served::snapshot_controller(&node);
     let stop = acting.stop.clone().cancelled_owned();
-    acting.start("the snapshot controller", process::run_on(Some(cluster.clone()), snapshots, stop));
+    let shown = ("snapshot-controller".to_owned(), board.clone());
+    acting.start("the snapshot controller", process::run_shown(cluster.clone(), snapshots, shown, stop));
     start_controllers(&cluster, &node, &mut acting);
     let agent = Node {
         cluster: as_user(&api, &Identity::Node(node.clone())),
@@ -136,7 +144,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         server: Some((address.ip().to_string(), address.port())),
         alone: true,
     };
-    agent.start(&Gate::new(None, acting.stop.clone()), |name, part| acting.keep(name, part));
+    agent.start(&Gate::new(None, acting.stop.clone()), &board, |name, part| acting.keep(name, part));
 
     let ready = async {
         // Ours comes, or all ends.
@@ -208,6 +216,36 @@ async fn serve_api(
         }
     });
     Ok((api, address))
+}
+
+/// Metrics and attempts, for root on this machine, and for whom the user names an address.
+async fn serve_board(args: &UpArgs, place: &Place, board: &Board, parts: &mut Parts) -> anyhow::Result<()> {
+    let socket = place.pages();
+    // One that is there is of a process that has died: we have the directory for ourselves.
+    if let Err(error) = std::fs::remove_file(&socket)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        return Err(error).with_context(|| format!("remove {}", socket.display()));
+    }
+    let failed = || format!("serve metrics on {}", socket.display());
+    let listener = UnixListener::bind(&socket).with_context(failed)?;
+    std::fs::set_permissions(&socket, Permissions::from_mode(0o600)).with_context(failed)?;
+    keep_board(board, listener, parts);
+    if let Some(address) = args.metrics {
+        let listener = TcpListener::bind(address).await;
+        keep_board(board, listener.with_context(|| format!("serve metrics on {address}"))?, parts);
+    }
+    Ok(())
+}
+
+fn keep_board(board: &Board, listener: impl Into<PageListener>, parts: &mut Parts) {
+    let (serving, stop) = (board.clone().serve(listener.into()), parts.stop.clone());
+    parts.keep("metrics", async move {
+        tokio::select! {
+            () = serving => {}
+            () = stop.cancelled() => {}
+        }
+    });
 }
 
 /// The API in this process, under this name.

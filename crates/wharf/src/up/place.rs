@@ -77,6 +77,11 @@ impl Place {
         self.sockets().join("local.sock")
     }
 
+    /// Metrics, and what was tried.
+    pub(crate) fn pages(&self) -> PathBuf {
+        self.sockets().join("metrics.sock")
+    }
+
     /// Who runs here: the process id, while it runs.
     pub(crate) fn pid(&self) -> PathBuf {
         self.sockets().join("pid")

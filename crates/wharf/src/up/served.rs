@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use wharf_cluster::{Backoff, Cluster, ConnectOptions};
 use wharf_csi::{Client, Endpoint, SocketIdentity};
 use wharf_driver_local::DRIVER_NAME;
+use wharf_sidecar::board::Board;
 use wharf_sidecar::controller::{self, Role};
 use wharf_sidecar::driver::{DriverInfo, describe};
 use wharf_sidecar::process::{self, Sidecar, SidecarError};
@@ -35,6 +36,7 @@ pub(super) struct Served {
     pub(super) cluster: Cluster,
     pub(super) place: Place,
     pub(super) node: String,
+    pub(super) board: Board,
 }
 
 impl Served {
@@ -62,9 +64,10 @@ impl Served {
                 }
             }
         };
+        let shown = (info.name.clone(), self.board.clone());
         let sidecar = sidecar_of(&self.place, &self.endpoint, &info, &self.node);
         tokio::select! {
-            ended = process::run_on(Some(self.cluster.clone()), sidecar, stop.cancelled()) => ended,
+            ended = process::run_shown(self.cluster.clone(), sidecar, shown, stop.cancelled()) => ended,
             () = again => Ok(()),
         }
     }
@@ -127,6 +130,7 @@ fn sidecar_of(place: &Place, endpoint: &Endpoint, info: &DriverInfo, node: &str)
             provisioner: provisioner::Settings { capacity, ..provisioner::Settings::default() },
             ..config(node, None)
         }),
+        // All parts have their pages in one place.
         listen: Vec::new(),
     }
 }
