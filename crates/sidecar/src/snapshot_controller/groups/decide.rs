@@ -1,6 +1,7 @@
 //! What to do next for a group snapshot: pure and exhaustive.
 //!
-//! - It gets its finalizer before anything is made for it.
+//! - It gets its finalizer before anything is made for it or bound to it, and not while there is nothing to protect: a
+//!   group that cannot be taken goes when its user deletes it, whoever runs then.
 //! - For each member a snapshot is made first and its content after it, so that no content is without a snapshot.
 //! - Its members go with it and not before; what the driver has of them goes with the group's content.
 
@@ -116,17 +117,19 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     {
         return Step::Fail(fault);
     }
-    if !group.metadata.has_finalizer(names::GROUP_PROTECTION) {
-        return Step::Guard;
-    }
+    let is_guarded = group.metadata.has_finalizer(names::GROUP_PROTECTION);
     match (view.content, is_ready(group) && bound(group).is_some()) {
         (Found::NotSeen, _) => Step::AskContent(content_of(group)),
+        (Found::Here(_), _) if !is_guarded => Step::Guard,
         (Found::Here(_), true) => Step::Done,
         (Found::Gone, true) => Step::Fail(missing()),
         (Found::Gone, false) if pre_provisioned(group).is_some() || is_created(group) => {
             Step::Fail(missing())
         }
-        (Found::Gone, false) => create::decide(view, group),
+        (Found::Gone, false) => match create::decide(view, group) {
+            Step::CreateContent(_) if !is_guarded => Step::Guard,
+            step => step,
+        },
         (Found::Here(content), false) => advance(view, group, content),
     }
 }
@@ -137,24 +140,36 @@ fn missing() -> Fault {
 
 /// Whether the content is one for this group snapshot.
 fn belongs(group: &VolumeGroupSnapshot, content: &VolumeGroupSnapshotContent) -> Result<(), Fault> {
-    let name = &content.metadata.name;
+    let (key, name) = (group.metadata.key(), &content.metadata.name);
     let has_handles = content.spec.source.group_snapshot_handles.is_some();
+    // Upstream finds it out when it is about to put its finalizer on the group, and tells of that too.
+    let failed = |fault: Fault, error: String| {
+        let note = format!("Failed to check and update group snapshot: {error}");
+        fault.beside("GroupSnapshotFinalizerError", note)
+    };
     let misplaced = || {
         let message = format!("VolumeGroupSnapshotContent [{name}] is bound to a different group snapshot");
-        Fault::new("GroupSnapshotContentMisbound", message)
+        failed(Fault::new("GroupSnapshotContentMisbound", &*message), message)
     };
     let ours = points_back(content, &group.metadata);
     match (pre_provisioned(group).is_some(), has_handles) {
-        (false, true) => Err(Fault::new(
-            "GroupSnapshotContentMismatch",
-            format!(
+        (false, true) => {
+            let message = format!(
                 "VolumeGroupSnapshotContent {name} is pre-provisioned while expecting a dynamically provisioned one"
-            ),
-        )),
-        (true, false) => Err(Fault::new(
-            "GroupSnapshotContentMismatch",
-            "VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one",
-        )),
+            );
+            let error = format!(
+                "group snapshot {key} expects a dynamically provisioned VolumeGroupSnapshotContent {name} but gets a pre-provisioned one"
+            );
+            Err(failed(Fault::new("GroupSnapshotContentMismatch", message), error))
+        }
+        (true, false) => {
+            let message =
+                "VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one";
+            let error = format!(
+                "group snapshot {key} expects a pre-provisioned VolumeGroupSnapshotContent {name} but gets a dynamically provisioned one"
+            );
+            Err(failed(Fault::new("GroupSnapshotContentMismatch", message), error))
+        }
         (false, false) if ours => Ok(()),
         (false, false) => Err(misplaced()),
         (true, true) => {

@@ -146,7 +146,19 @@ fn a_group_is_taken() {
         node: None,
         secret: None,
     };
-    assert_eq!(step(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Guard);
+    let unguarded = |world: &mut World| world.group["metadata"]["finalizers"] = json!([]);
+    assert_eq!(step(unguarded), Step::Guard);
+    // Nothing is made for it yet, so there is nothing to protect.
+    let nothing = step(|world| {
+        unguarded(world);
+        world.sources = Some(Vec::new());
+    });
+    assert_eq!(reason(&nothing).0, "GroupSnapshotContentCreationFailed");
+    let no_class = step(|world| {
+        unguarded(world);
+        world.class = None;
+    });
+    assert_eq!(reason(&no_class).0, "GetGroupSnapshotClassFailed");
     assert_eq!(step(|world| world.asked = false), Step::AskContent("groupsnapcontent-u".into()));
     assert_eq!(step(|world| world.sources = None), Step::AskSources);
     assert_eq!(step(|_| {}), Step::CreateContent(creation.clone()));
@@ -282,9 +294,11 @@ fn bindings() {
     ));
     let other = pre(|world| spec(world)["volumeGroupSnapshotRef"]["uid"] = json!("x"));
     assert_eq!(reason(&other).0, "GroupSnapshotContentMisbound");
+    assert!(matches!(other, Step::Fail(Fault { beside: Some(("GroupSnapshotFinalizerError", _)), .. })));
     assert_eq!(reason(&pre(|world| world.content = None)).0, "GroupSnapshotContentMissing");
     let dynamic = pre(|world| spec(world)["source"] = json!({"volumeHandles": ["a"]}));
     assert_eq!(reason(&dynamic).0, "GroupSnapshotContentMismatch");
+    assert!(matches!(dynamic, Step::Fail(Fault { beside: Some(("GroupSnapshotFinalizerError", _)), .. })));
     let taken = step(|world| {
         let mut content = content();
         content["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("x");
