@@ -3,17 +3,15 @@
 //! API first, then the drivers, then all who act on objects; and back again. A part that ends by itself ends the whole: it
 //! would be missing, and nobody would know.
 
-use std::fs::Permissions;
 use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -24,7 +22,7 @@ use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
-use wharf_csi::{Endpoint, PageListener};
+use wharf_csi::{Endpoint, PageListener, SocketFile};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Beneath, Files as _, Linux};
@@ -220,27 +218,21 @@ async fn serve_api(
 
 /// Metrics and attempts, for root on this machine, and for whom the user names an address.
 async fn serve_board(args: &UpArgs, place: &Place, board: &Board, parts: &mut Parts) -> anyhow::Result<()> {
-    let socket = place.pages();
-    // One that is there is of a process that has died: we have the directory for ourselves.
-    if let Err(error) = std::fs::remove_file(&socket)
-        && error.kind() != std::io::ErrorKind::NotFound
-    {
-        return Err(error).with_context(|| format!("remove {}", socket.display()));
-    }
-    let failed = || format!("serve metrics on {}", socket.display());
-    let listener = UnixListener::bind(&socket).with_context(failed)?;
-    std::fs::set_permissions(&socket, Permissions::from_mode(0o600)).with_context(failed)?;
-    keep_board(board, listener, parts);
+    let endpoint: Endpoint = format!("unix://{}", place.pages().display()).parse()?;
+    let (listener, file) = wharf_csi::bind(&endpoint).context("serve metrics")?;
+    keep_board(board, listener, Some(file), parts);
     if let Some(address) = args.metrics {
         let listener = TcpListener::bind(address).await;
-        keep_board(board, listener.with_context(|| format!("serve metrics on {address}"))?, parts);
+        keep_board(board, listener.with_context(|| format!("serve metrics on {address}"))?, None, parts);
     }
     Ok(())
 }
 
-fn keep_board(board: &Board, listener: impl Into<PageListener>, parts: &mut Parts) {
+/// The socket's file, where there is one, goes with it.
+fn keep_board(board: &Board, listener: impl Into<PageListener>, file: Option<SocketFile>, parts: &mut Parts) {
     let (serving, stop) = (board.clone().serve(listener.into()), parts.stop.clone());
     parts.keep("metrics", async move {
+        let _file = file;
         tokio::select! {
             () = serving => {}
             () = stop.cancelled() => {}
