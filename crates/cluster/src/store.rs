@@ -17,6 +17,7 @@ pub(crate) use table::Table;
 use crate::{WatchOptions, selector};
 
 mod changes;
+mod named;
 mod table;
 
 /// One object's change; never both `None`.

@@ -55,13 +55,22 @@ pub struct Meta {
     /// How long its end may take; for pods that are being deleted, 0 says that they have ended.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Who must let go before it is gone.
+    #[serde(deserialize_with = "tight")]
     pub finalizers: Vec<String>,
     /// Labels.
     pub labels: Map,
     /// Annotations.
     pub annotations: Map,
     /// Owners.
+    #[serde(deserialize_with = "tight")]
     pub owner_references: Vec<OwnerRef>,
+}
+
+/// No room is kept for more: there are many thousands of these lists.
+fn tight<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    let mut list = Vec::deserialize(deserializer)?;
+    list.shrink_to_fit();
+    Ok(list)
 }
 
 /// An owner.
@@ -109,12 +118,9 @@ impl Meta {
         Ok(Self { annotations: Map::default(), ..meta })
     }
 
-    /// For views that use annotations and no labels. There are many of these objects, so no room is kept for more
-    /// finalizers either.
+    /// For views that use annotations and no labels.
     pub(crate) fn without_labels<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut meta = Self::deserialize(deserializer)?;
-        meta.finalizers.shrink_to_fit();
-        meta.owner_references.shrink_to_fit();
+        let meta = Self::deserialize(deserializer)?;
         Ok(Self { labels: Map::default(), ..meta })
     }
 

@@ -17,6 +17,7 @@ use crate::{Meta, Quantity, Time};
 #[serde(default)]
 pub struct VolumeSnapshot {
     /// Metadata.
+    #[serde(deserialize_with = "Meta::without_labels")]
     pub metadata: Meta,
     /// What is asked for.
     pub spec: SnapshotSpec,

@@ -11,6 +11,8 @@ use tokio::time::Instant;
 
 use super::Priority;
 
+/// Room for so many keys is kept, even when there are none.
+const ROOM: usize = 64;
 /// How often each priority is served when all have work: high most of the time, low never starved.
 const WEIGHTS: [i32; 3] = [16, 4, 1];
 
@@ -37,6 +39,12 @@ pub(crate) struct Core<K> {
     credit: [i32; 3],
     later: BTreeMap<(Instant, u64), (K, Priority)>,
     tickets: u64,
+}
+
+/// Whether most of what was made room for has gone: a look at everything, as each start has one, would else keep its room
+/// for ever.
+fn is_wide(capacity: usize, len: usize) -> bool {
+    capacity > 8 * (len + ROOM)
 }
 
 /// A key taken to be worked on.
@@ -147,6 +155,10 @@ impl<K: Clone + Eq + Hash> Core<K> {
         let line = self.choose()?;
         loop {
             let (key, ticket) = self.lines[line].pop_front()?;
+            let left = self.lines[line].len();
+            if is_wide(self.lines[line].capacity(), left) {
+                self.lines[line].shrink_to(2 * left + ROOM);
+            }
             let Some(entry) = self.entries.get_mut(&key) else { continue };
             if let Place::Waiting { priority, since, ticket: valid } = entry.place
                 && valid == ticket
@@ -222,6 +234,10 @@ impl<K: Clone + Eq + Hash> Core<K> {
     fn forget_if_idle(&mut self, key: &K) {
         if matches!(self.entries.get(key), Some(Entry { place: Place::Idle, failures: 0, later: None })) {
             self.entries.remove(key);
+            let left = self.entries.len();
+            if is_wide(self.entries.capacity(), left) {
+                self.entries.shrink_to(2 * left + ROOM);
+            }
         }
     }
 
@@ -254,6 +270,11 @@ impl<K: Clone + Eq + Hash> Core<K> {
             }
         }
         (oldest, running, longest)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn room(&self) -> usize {
+        self.entries.capacity() + self.lines.iter().map(VecDeque::capacity).sum::<usize>()
     }
 
     #[cfg(test)]

@@ -36,6 +36,22 @@ async fn one_piece_of_work_per_key() {
     assert_eq!(queue.inner.lock().core.remembered(), 0, "nothing is kept of keys at rest");
 }
 
+/// A look at everything at the start does not keep its room.
+#[test]
+fn room_goes_with_the_work() {
+    let (mut core, now) = (Core::new(), Instant::now());
+    for key in 0..20_000 {
+        core.add(&key, Priority::Normal, now);
+    }
+    // One that is left over does not hold the room of all others.
+    core.add_at(&20_000, Priority::Normal, now + SECOND);
+    while let Some(taken) = core.take(now) {
+        core.done(&taken.key);
+    }
+    assert_eq!(core.remembered(), 1);
+    assert!(core.room() < 2_000, "room for {}", core.room());
+}
+
 #[tokio::test(start_paused = true)]
 async fn backoff_grows_per_key_and_is_reset_by_change_or_success() {
     let queue = queue();

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use wharf_model::{Key, Kind};
 
 use super::Change;
+use super::named::{Name, Named};
 use crate::version::{compare_versions, newer_than};
 
 /// The keys under which an object is found in an index.
@@ -35,7 +36,7 @@ struct Burial {
 }
 
 pub(crate) struct Table<K> {
-    objects: BTreeMap<Key, Arc<K>>,
+    objects: BTreeSet<Named<K>>,
     indexes: Vec<Index<K>>,
     buried: HashMap<Key, Burial>,
     /// Up to this version the watch has told everything.
@@ -49,7 +50,7 @@ pub(crate) struct Table<K> {
 impl<K: Kind> Table<K> {
     pub(crate) fn new() -> Self {
         Self {
-            objects: BTreeMap::new(),
+            objects: BTreeSet::new(),
             indexes: Vec::new(),
             buried: HashMap::new(),
             told: None,
@@ -59,11 +60,11 @@ impl<K: Kind> Table<K> {
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Arc<K>> {
-        self.objects.get(key)
+        self.objects.get(key as &dyn Name).map(|Named(object)| object)
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
-        self.objects.values()
+        self.objects.iter().map(|Named(object)| object)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -76,8 +77,8 @@ impl<K: Kind> Table<K> {
             return;
         }
         let mut index = Index { name, of, entries: BTreeMap::new() };
-        for (key, object) in &self.objects {
-            index.insert(key, object);
+        for Named(object) in &self.objects {
+            index.insert(&object.key(), object);
         }
         self.indexes.push(index);
     }
@@ -94,7 +95,7 @@ impl<K: Kind> Table<K> {
             Some(Keys::One(key)) => (Some(key), None),
             Some(Keys::Many(keys)) => (None, Some(keys)),
         };
-        one.into_iter().chain(many.into_iter().flatten()).filter_map(|key| self.objects.get(key))
+        one.into_iter().chain(many.into_iter().flatten()).filter_map(|key| self.get(key))
     }
 
     /// A list begins; what is there stays until it ends.
@@ -133,11 +134,12 @@ impl<K: Kind> Table<K> {
         let gone: Vec<Key> = self
             .objects
             .iter()
-            .filter(|(key, object)| {
-                let newer = compare_versions(&object.meta().resource_version, version);
-                !self.listed.contains(*key) && newer != Some(std::cmp::Ordering::Greater)
+            .filter(|Named(object)| {
+                compare_versions(&object.meta().resource_version, version)
+                    != Some(std::cmp::Ordering::Greater)
             })
-            .map(|(key, _)| key.clone())
+            .map(|Named(object)| object.key())
+            .filter(|key| !self.listed.contains(key))
             .collect();
         let (lists, listed) = (self.lists, std::mem::take(&mut self.listed));
         self.buried.retain(|key, burial| burial.list == lists && listed.contains(key));
@@ -149,7 +151,7 @@ impl<K: Kind> Table<K> {
     pub(crate) fn clear(&mut self) -> Vec<Change<K>> {
         self.told = None;
         self.buried.clear();
-        let keys: Vec<Key> = self.objects.keys().cloned().collect();
+        let keys: Vec<Key> = self.all().map(|object| object.key()).collect();
         keys.iter().filter_map(|key| self.remove(key)).collect()
     }
 
@@ -173,7 +175,7 @@ impl<K: Kind> Table<K> {
         if self.buried.get(key).is_some_and(|burial| burial.uid == uid) {
             self.buried.remove(key);
         }
-        let present = self.objects.get(key)?;
+        let present = self.get(key)?;
         // Our own create of a successor may have entered before the watch told of the predecessor's end.
         if present.meta().uid == uid { self.remove(key) } else { None }
     }
@@ -194,7 +196,7 @@ impl<K: Kind> Table<K> {
             None => true,
             Some(told) => match compare_versions(&meta.resource_version, told) {
                 Some(ordering) => ordering == std::cmp::Ordering::Greater,
-                None => self.objects.get(&key).is_some_and(|present| present.meta().uid == meta.uid),
+                None => self.get(&key).is_some_and(|present| present.meta().uid == meta.uid),
             },
         };
         if !ahead || self.buried.get(&key).is_some_and(|burial| burial.uid == meta.uid) {
@@ -205,7 +207,7 @@ impl<K: Kind> Table<K> {
 
     /// Our own DELETE was answered: the object of this uid is gone.
     pub(crate) fn bury(&mut self, key: &Key, uid: &str) -> Option<Change<K>> {
-        if self.objects.get(key)?.meta().uid != uid {
+        if self.get(key)?.meta().uid != uid {
             return None;
         }
         self.buried.insert(key.clone(), Burial { uid: uid.to_owned(), list: self.lists });
@@ -213,7 +215,7 @@ impl<K: Kind> Table<K> {
     }
 
     fn put(&mut self, key: Key, object: K) -> Option<Change<K>> {
-        let old = self.objects.get(&key);
+        let old = self.get(&key);
         if old.is_some_and(|old| !newer_than(&object.meta().resource_version, &old.meta().resource_version)) {
             return None;
         }
@@ -221,7 +223,7 @@ impl<K: Kind> Table<K> {
             return self.remove(&key);
         }
         let new = Arc::new(object);
-        let old = self.objects.insert(key.clone(), Arc::clone(&new));
+        let old = self.objects.replace(Named(Arc::clone(&new))).map(|Named(old)| old);
         for index in &mut self.indexes {
             if let Some(old) = &old {
                 index.remove(&key, old);
@@ -232,11 +234,11 @@ impl<K: Kind> Table<K> {
     }
 
     fn remove(&mut self, key: &Key) -> Option<Change<K>> {
-        let (key, old) = self.objects.remove_entry(key)?;
+        let Named(old) = self.objects.take(key as &dyn Name)?;
         for index in &mut self.indexes {
-            index.remove(&key, &old);
+            index.remove(key, &old);
         }
-        Some(Change { key, old: Some(old), new: None })
+        Some(Change { key: key.clone(), old: Some(old), new: None })
     }
 }
 
