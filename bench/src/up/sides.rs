@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use wharf_testkit::{Beside, ClusterOptions, TestCluster, built, free_address, upstream};
+use wharf_testkit::{Beside, ClusterOptions, Kubectl, TestCluster, built, free_address, upstream};
 
 /// How long a side may take to be up.
 const START: Duration = Duration::from_secs(120);
@@ -85,11 +85,15 @@ impl Side {
         let mut args = vec!["up", "--data-dir", &data, "--listen", &address, "--node-name", NODE];
         args.extend(more);
         let log = dir.path().join("up.log");
+        let kubectl = Kubectl::with(kubeconfig.clone());
         let began = Instant::now();
         let up = Beside::start(&built("wharf"), &args, &log);
-        until(|| kubeconfig.exists(), "a kubeconfig");
-        let side = Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, dir };
-        (side, began.elapsed().as_secs_f64())
+        // Up is what the other side calls up: somebody asked, and the node is Ready. And here the driver is there too.
+        let said = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("wharf is up"));
+        until(said, "the word that it is up");
+        kubectl.kubectl(&["wait", "--for=condition=Ready", &format!("node/{NODE}"), "--timeout=90s"]);
+        let took = began.elapsed().as_secs_f64();
+        (Self { kubeconfig, driver, up: Some(up), _beside: beside, cluster: None, dir }, took)
     }
 
     /// Of what stands for Kubernetes, in MiB.

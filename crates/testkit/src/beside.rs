@@ -130,13 +130,14 @@ impl Drop for Beside {
 
 fn spawn(program: &Path, args: &[String], env: &[(String, String)], log: &Path) -> Child {
     let file = fs::File::options().create(true).append(true).open(log).expect("opening the log");
+    let same = file.try_clone().expect("the same log");
     Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
         .arg(program)
         .args(args)
         .envs(env.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
+        .stdout(same)
         .stderr(file)
         .spawn()
         .expect("setpriv")
