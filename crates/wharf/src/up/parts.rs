@@ -141,6 +141,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         runtime,
         server: Some((address.ip().to_string(), address.port())),
         alone: true,
+        as_upstream: Vec::new(),
     };
     agent.start(&Gate::new(None, acting.stop.clone()), &board, |name, part| acting.keep(name, part));
 
