@@ -34,12 +34,14 @@ use memory::{Memories, note, take_back};
 use view::View;
 use wake::Subject;
 
+pub use metrics::Metrics;
 pub use view::Known;
 pub use waits::{Blocker, Leaving, Waits, leaving, waits_for};
 
 mod act;
 mod decide;
 mod memory;
+mod metrics;
 mod orphan;
 mod report;
 #[cfg(test)]
@@ -137,8 +139,8 @@ impl Settings {
 }
 
 /// Runs until the stop.
-pub async fn run(context: Context, settings: Settings) {
-    let controller = Arc::new(AttachDetach::new(context, settings));
+pub async fn run(context: Context, settings: Settings, metrics: Metrics) {
+    let controller = Arc::new(AttachDetach::new(context, settings, metrics));
     let workers = controller.settings.pace.workers;
     let one = |subject| {
         let controller = Arc::clone(&controller);
@@ -159,10 +161,11 @@ struct AttachDetach {
     drivers: Store<CSIDriver>,
     queue: Queue<Subject>,
     memories: Memories,
+    metrics: Metrics,
 }
 
 impl AttachDetach {
-    fn new(context: Context, settings: Settings) -> Self {
+    fn new(context: Context, settings: Settings, metrics: Metrics) -> Self {
         let cluster = &context.cluster;
         let pods = cluster.store::<Pod>(WatchOptions::default());
         pods.index(BY_CLAIM, |pod| {
@@ -196,6 +199,7 @@ impl AttachDetach {
             drivers: cluster.store(WatchOptions::default()),
             queue: Queue::new("attach_detach", unwritten, cluster.metrics()),
             memories: Memories::default(),
+            metrics,
             context,
             settings,
         }

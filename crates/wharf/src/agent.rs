@@ -1,12 +1,13 @@
 //! The node's half: its parts, joined. `wharf up` has it in it; `wharf node` runs it on a cluster, in place of a kubelet.
 
+mod departures;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
@@ -20,8 +21,10 @@ use wharf_node::runtime::{self, Runtime};
 use wharf_node::volumes::{self, Volumes};
 use wharf_sidecar::board::Board;
 
+use crate::pages;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
+use departures::Departure;
 
 const EXPLANATION: &str = "\
 In place of kubelet, for machines whose pods may be processes of the machine itself: it registers the node, serves drivers
@@ -53,6 +56,9 @@ pub(crate) struct NodeArgs {
     /// Serve metrics at this address, such as 127.0.0.1:10255
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    /// Do these things as kubelet does them, and not better
+    #[arg(long, value_name = "THINGS", value_enum, value_delimiter = ',')]
+    as_upstream: Vec<Departure>,
 }
 
 /// What a node's agent is made of.
@@ -71,12 +77,14 @@ pub(crate) struct Node {
     pub(crate) server: Option<(String, u16)>,
     /// Nobody else looks after nodes that are not ready.
     pub(crate) alone: bool,
+    /// What is done as kubelet does it, and not better.
+    pub(crate) as_upstream: Vec<Departure>,
 }
 
 impl Node {
     /// Its parts, each until the stop. What it counts is on the board.
     pub(crate) fn start(self, gate: &Gate, board: &Board, mut part: impl FnMut(&'static str, Part)) {
-        let Self { cluster, wide, name, root, runtime, server, alone } = self;
+        let Self { cluster, wide, name, root, runtime, server, alone, as_upstream } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
         let settings = machine::Settings {
@@ -86,10 +94,12 @@ impl Node {
         };
         let address = settings.address.map(|address| address.to_string()).unwrap_or_default();
         let node = machine::run(cluster.clone(), wide.clone(), gate.clone(), health.clone(), settings);
+        let mut of_plugins = plugins::Settings::new(name.as_str(), root.registry());
+        let mut of_volumes = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
+        departures::revert(&as_upstream, &mut of_plugins, &mut of_volumes);
         // First, so that the node is not ready before its drivers can be.
-        let settings = plugins::Settings::new(name.as_str(), root.registry());
         let (own, wider) = (cluster.clone(), wide.clone());
-        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, settings);
+        let running = plugins::run(plugins.clone(), own, wider, gate.clone(), health, of_plugins);
         part("the plugin manager", Box::pin(running));
         part("the node", Box::pin(node));
         let parts = volumes::Parts {
@@ -101,8 +111,7 @@ impl Node {
             root: root.clone(),
             node: name.clone(),
         };
-        let settings = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
-        let volumes = Volumes::new(parts, settings);
+        let volumes = Volumes::new(parts, of_volumes);
         let counted = volumes.clone();
         board.show("node", move || counted.metrics());
         part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
@@ -134,7 +143,7 @@ pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>
 }
 
 pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
-    let NodeArgs { kubeconfig, node_name, root_dir, log_dir, metrics } = args;
+    let NodeArgs { kubeconfig, node_name, root_dir, log_dir, metrics, as_upstream } = args;
     let stopped = stop_signal()?;
     let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
@@ -147,29 +156,18 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
         runtime,
         server: None,
         alone: false,
+        as_upstream,
     };
     let stop = CancellationToken::new();
     let mut running = JoinSet::new();
     let board = Board::default();
-    let listener = match metrics {
-        Some(address) => {
-            let bound = TcpListener::bind(address).await;
-            Some(bound.with_context(|| format!("serve metrics on {address}"))?)
-        }
-        None => None,
-    };
+    let serving = pages::serve(board.clone(), metrics).await?;
     node.start(&Gate::new(None, stop.clone()), &board, |name, part| {
         running.spawn(async move {
             part.await;
             name
         });
     });
-    let serving = async {
-        match listener {
-            Some(listener) => board.serve(listener).await,
-            None => std::future::pending().await,
-        }
-    };
     let ended = tokio::select! {
         () = stopped => None,
         () = serving => None,

@@ -2,16 +2,21 @@
 
 mod departures;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, ConnectOptions, Events, Leadership, LeaseOptions};
 use wharf_controllers::{Context, attach_detach, binder, ephemeral, expand, protection, scheduler};
+use wharf_sidecar::board::Board;
 
+use crate::pages;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 use departures::Departure;
@@ -50,6 +55,29 @@ pub(crate) struct ControllersArgs {
     /// Namespace of the lease
     #[arg(long, value_name = "NAME", default_value = "kube-system")]
     leader_election_namespace: String,
+    /// Serve metrics at this address, such as 127.0.0.1:10257
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
+}
+
+/// What the controllers count; clones count together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Counted {
+    attach_detach: attach_detach::Metrics,
+}
+
+impl Counted {
+    /// In the format of OpenMetrics, with what is counted of the way to the cluster if nobody else shows that.
+    pub(crate) fn text(&self, cluster: Option<&Cluster>) -> String {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        self.attach_detach.register(&mut registry);
+        if let Some(cluster) = cluster {
+            cluster.metrics().register(&mut registry);
+        }
+        // Writing to a String does not fail.
+        let _ = encode(&mut text, &registry);
+        text
+    }
 }
 
 /// A controller, by the name that it has in kube-controller-manager.
@@ -98,7 +126,14 @@ impl Controller {
     }
 
     /// Runs it until the gate's stop.
-    pub(crate) async fn run(self, cluster: Cluster, gate: Gate, instance: String, settings: Settings) {
+    pub(crate) async fn run(
+        self,
+        cluster: Cluster,
+        gate: Gate,
+        instance: String,
+        settings: Settings,
+        counted: Counted,
+    ) {
         let with = |component: &str| Context {
             events: Events::start(&cluster, component, instance.as_str()),
             cluster: cluster.clone(),
@@ -107,7 +142,8 @@ impl Controller {
         match self {
             Self::Binder => binder::run(with(binder::COMPONENT), settings.binder).await,
             Self::AttachDetach => {
-                attach_detach::run(with(attach_detach::COMPONENT), settings.attach_detach).await;
+                let context = with(attach_detach::COMPONENT);
+                attach_detach::run(context, settings.attach_detach, counted.attach_detach).await;
             }
             Self::Expander => expand::run(with(expand::COMPONENT)).await,
             Self::Protection => protection::run(with("protection")).await,
@@ -125,12 +161,17 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
         disable_force_detach_on_timeout,
         leader_election,
         leader_election_namespace,
+        metrics,
     } = args;
     let mut settings = Settings::with(&as_upstream);
     settings.attach_detach.disable_force_detach_on_timeout = disable_force_detach_on_timeout;
     let stopped = stop_signal()?;
     let identity = Environment::read().identity();
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
+    let (board, counted) = (Board::default(), Counted::default());
+    let serving = pages::serve(board.clone(), metrics).await?;
+    let (shown, way) = (counted.clone(), cluster.clone());
+    board.show("controllers", move || shown.text(Some(&way)));
     let stop = CancellationToken::new();
     let leadership = leader_election.then(|| {
         let options = LeaseOptions::new(leader_election_namespace, LEASE, identity.as_str());
@@ -142,9 +183,13 @@ pub(crate) async fn run(args: ControllersArgs) -> anyhow::Result<()> {
     let mut running = JoinSet::new();
     for controller in wanted {
         tracing::info!(controller = controller.name(), "starting");
-        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings.clone()));
+        let (settings, counted) = (settings.clone(), counted.clone());
+        running.spawn(controller.run(cluster.clone(), gate.clone(), identity.clone(), settings, counted));
     }
-    stopped.await;
+    tokio::select! {
+        () = stopped => {}
+        () = serving => {}
+    }
     stop.cancel();
     while running.join_next().await.is_some() {}
     if let Some(leadership) = leadership

@@ -15,6 +15,7 @@ mod install;
 mod local;
 mod log;
 mod output;
+mod pages;
 mod sidecar;
 mod signal;
 mod size;

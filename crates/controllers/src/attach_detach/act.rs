@@ -181,6 +181,9 @@ impl AttachDetach {
         match cluster.delete(&VolumeAttachment::API, &key, preconditions).await {
             Ok(()) => {
                 tracing::info!(volume, node, attachment, "to be detached");
+                if let Proof::Forced(why) = proof {
+                    self.metrics.forced(why);
+                }
                 Ok(())
             }
             Err(ApiError::NotFound(_)) => Ok(()),

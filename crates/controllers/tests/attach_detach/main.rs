@@ -172,7 +172,8 @@ async fn a_restart_leaves_nothing_dangling() {
     controller.stopped().await;
 }
 
-/// kubernetes.md 1.3 "Force", "Well": a node that is not well has its time, one that is well has for ever.
+/// kubernetes.md 1.3 "Force", "Well", "Forced metric": a node that is not well has its time, one that is well has for ever.
+/// What was forced is counted, once.
 #[tokio::test]
 async fn a_node_that_is_not_well() {
     let settings = Settings { max_wait_for_unmount: SETTLED / 4, ..Settings::default() };
@@ -182,9 +183,12 @@ async fn a_node_that_is_not_well() {
     api.end_pod("p").await;
     api.pod("q", "b", "one").await;
     api.stays(&volume, "a", "it is well").await;
+    assert!(!controller.counted().contains("reason="), "{}", controller.counted());
     api.ready("a", "Unknown").await;
     api.detached(&volume, "a").await;
     api.attached(&volume, "b").await;
+    let counted = controller.counted();
+    assert!(counted.contains("_forced_detaches{reason=\"timeout\"} 1\n"), "{counted}");
     api.assert_never_on_two_nodes();
     controller.stopped().await;
 }

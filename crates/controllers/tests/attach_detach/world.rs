@@ -8,6 +8,8 @@ use std::time::Duration;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::{Request, Response};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -20,7 +22,7 @@ use wharf_apiserver::store;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, Events, Patch, Preconditions, WatchOptions};
 use wharf_controllers::Context;
-use wharf_controllers::attach_detach::{self, COMPONENT, Settings};
+use wharf_controllers::attach_detach::{self, COMPONENT, Metrics, Settings};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
 
@@ -116,7 +118,9 @@ impl Embedded {
         let stop = CancellationToken::new();
         let events = Events::start(&cluster, COMPONENT, "test");
         let context = Context { gate: Gate::new(None, stop.clone()), events, cluster };
-        Controller { stop, task: tokio::spawn(attach_detach::run(context, settings)) }
+        let metrics = Metrics::default();
+        let task = tokio::spawn(attach_detach::run(context, settings, metrics.clone()));
+        Controller { stop, task, metrics }
     }
 
     pub(crate) async fn create<K: Kind>(&self, namespace: Option<&str>, mut body: Value) -> Value {
@@ -269,9 +273,18 @@ impl Embedded {
 pub(crate) struct Controller {
     stop: CancellationToken,
     task: JoinHandle<()>,
+    metrics: Metrics,
 }
 
 impl Controller {
+    /// The page of what it has counted.
+    pub(crate) fn counted(&self) -> String {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        self.metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        text
+    }
+
     pub(crate) async fn stopped(self) {
         self.stop.cancel();
         timeout(LONG, self.task).await.unwrap().unwrap();

@@ -96,7 +96,8 @@ async fn controllers(cluster: Cluster, sim: Arc<Sim>) {
     let mut running = JoinSet::new();
     running.spawn(binder::run(with(binder::COMPONENT), binder::Settings::default()));
     let attach = with(attach_detach::COMPONENT);
-    running.spawn(attach_detach::run(attach, attach_detach::Settings::default()));
+    let counted = attach_detach::Metrics::default();
+    running.spawn(attach_detach::run(attach, attach_detach::Settings::default(), counted));
     running.spawn(expand::run(with(expand::COMPONENT)));
     running.spawn(protection::run(with("protection")));
     running.spawn(ephemeral::run(with(ephemeral::COMPONENT)));

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use serde_json::json;
 
 use crate::machine::Machine;
-use crate::objects::{KEEPER, claim, field, pod};
+use crate::objects::{KEEPER, claim, pod};
 
 /// Each line that it says is something that it should not have been able to do. `$DATA` is the data directory, `$HERE` a
 /// directory of the host beside it, `$PORT` the API's port.
@@ -166,19 +166,4 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
     }
     machine.run(&["umount", &bound]);
     machine.delete_everything();
-}
-
-impl Machine {
-    /// The process of a pod's container, as the machine sees it.
-    fn process_of(&self, pod: &str) -> String {
-        let uid = self.field(&format!("pod/{pod}"), "/metadata/uid");
-        let records =
-            self.names("containers").into_iter().map(|name| self.data().join("containers").join(name));
-        let read = |path: std::path::PathBuf| -> serde_json::Value {
-            serde_json::from_slice(&std::fs::read(path).unwrap_or_default()).unwrap_or_default()
-        };
-        let mut own = records.filter(|record| read(record.join("order.json")).to_string().contains(&uid));
-        let running = read(own.next().expect("the container's record").join("running.json"));
-        field(&running, "/program/pid")
-    }
 }

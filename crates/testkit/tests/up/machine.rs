@@ -255,15 +255,19 @@ impl Machine {
         names(&self.seen(&self.data.join(directory)))
     }
 
-    /// What a pod's container said, in all its lives.
+    /// What a pod's containers said, in all their lives.
     pub(crate) fn said(&self, pod: &str) -> String {
         let logs = self.data.join("logs");
         let of_pod = |name: &String| name.starts_with(&format!("{NAMESPACE}_{pod}_"));
         let mut said = String::new();
         for directory in names(&logs).into_iter().filter(of_pod) {
-            let lives = logs.join(directory).join("main");
-            for life in names(&lives) {
-                let log = fs::read_to_string(lives.join(life)).unwrap_or_default();
+            let containers = names(&logs.join(&directory)).into_iter();
+            let lives = containers.flat_map(|container| {
+                let lives = logs.join(&directory).join(container);
+                names(&lives).into_iter().map(move |life| lives.join(life))
+            });
+            for life in lives {
+                let log = fs::read_to_string(life).unwrap_or_default();
                 for line in log.lines() {
                     // Time, stream, whole or part.
                     said += line.splitn(4, ' ').nth(3).unwrap_or_default();

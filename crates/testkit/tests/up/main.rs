@@ -8,6 +8,7 @@
 
 mod absence;
 mod disk;
+mod examples;
 mod expansion;
 mod inside;
 mod isolation;

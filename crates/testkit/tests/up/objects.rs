@@ -1,6 +1,8 @@
 //! Claims, pods and snapshots of these tests, and what is expected of all of them together.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
@@ -128,6 +130,19 @@ impl Machine {
                 Some(object) => Err(format!("{object:#}")),
             }
         });
+    }
+
+    /// The process of a pod's container, as the machine sees it.
+    pub(crate) fn process_of(&self, pod: &str) -> String {
+        let uid = self.field(&format!("pod/{pod}"), "/metadata/uid");
+        let records =
+            self.names("containers").into_iter().map(|name| self.data().join("containers").join(name));
+        let read = |path: PathBuf| -> Value {
+            serde_json::from_slice(&fs::read(path).unwrap_or_default()).unwrap_or_default()
+        };
+        let mut own = records.filter(|record| read(record.join("order.json")).to_string().contains(&uid));
+        let running = read(own.next().expect("the container's record").join("running.json"));
+        field(&running, "/program/pid")
     }
 
     /// Runs a pod that compares a claim's data with its checksum.

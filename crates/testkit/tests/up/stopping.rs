@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 
-use wharf_testkit::built;
+use wharf_testkit::{built, free_address, page};
 
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, pod};
@@ -70,10 +70,11 @@ fn a_pod_outlives_a_clean_stop() {
     machine.delete_everything();
 }
 
-/// Metrics of all parts and what was tried, at one place that only root can reach.
+/// Metrics of all parts and what was tried, at one place that only root can reach, and where the user says.
 #[test]
 fn what_is_counted_and_tried() {
-    let mut machine = Machine::new();
+    let address = free_address();
+    let mut machine = Machine::with(&["--pool-size", "4Gi", "--metrics", &address]);
     machine.create(&claim("data", "32Mi"));
     machine.create(&pod("keeper", "data", KEEPER));
     machine.running("keeper");
@@ -97,5 +98,10 @@ fn what_is_counted_and_tried() {
     assert_eq!(metrics.matches("# TYPE csi_sidecar_operations_seconds ").count(), 1);
     let attempts = machine.page("/debug/attempts").unwrap();
     assert!(attempts.contains("provisioner"), "{attempts}");
+    assert_eq!(page(&address, "/healthz").unwrap(), "ok");
+    assert!(
+        page(&address, "/metrics").unwrap().contains("kubelet_volume_stats_capacity_bytes{part=\"node\"")
+    );
+    assert!(page(&address, "/debug/attempts").unwrap().contains("provisioner"));
     machine.delete_everything();
 }

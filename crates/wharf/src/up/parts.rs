@@ -36,7 +36,7 @@ use super::served::{self, Served};
 use super::{Place, UpArgs};
 use crate::agent::{self, Node};
 use crate::apiserver::now;
-use crate::controllers::{Controller, Settings};
+use crate::controllers::{Controller, Counted, Settings};
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 
@@ -132,7 +132,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
     let stop = acting.stop.clone().cancelled_owned();
     let shown = ("snapshot-controller".to_owned(), board.clone());
     acting.start("the snapshot controller", process::run_shown(cluster.clone(), snapshots, shown, stop));
-    start_controllers(&cluster, &node, &mut acting);
+    start_controllers(&cluster, &node, &board, &mut acting);
     let agent = Node {
         cluster: as_user(&api, &Identity::Node(node.clone())),
         wide: Some(cluster.clone()),
@@ -141,6 +141,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
         runtime,
         server: Some((address.ip().to_string(), address.port())),
         alone: true,
+        as_upstream: Vec::new(),
     };
     agent.start(&Gate::new(None, acting.stop.clone()), &board, |name, part| acting.keep(name, part));
 
@@ -292,12 +293,16 @@ async fn serve_local(
     Ok(endpoint)
 }
 
-fn start_controllers(cluster: &Cluster, node: &str, parts: &mut Parts) {
+fn start_controllers(cluster: &Cluster, node: &str, board: &Board, parts: &mut Parts) {
     let gate = Gate::new(None, parts.stop.clone());
+    let counted = Counted::default();
     for controller in Controller::ALL {
-        let run = controller.run(cluster.clone(), gate.clone(), node.to_owned(), Settings::default());
+        let (settings, counted) = (Settings::default(), counted.clone());
+        let run = controller.run(cluster.clone(), gate.clone(), node.to_owned(), settings, counted);
         parts.keep(controller.name(), run);
     }
+    // What they count together with others is shown by those.
+    board.show("controllers", move || counted.text(None));
 }
 
 /// Says that it is up, and what to type next.

@@ -1,0 +1,184 @@
+//! `wharf explain`, `wharf node` and `wharf controllers` as programs, on the embedded API: exit statuses for scripts, JSON for
+//! other programs, and the pages of `--metrics`.
+
+#![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use wharf_testkit::{Beside, Embedded, Server, built, free_address, page};
+
+const NAMESPACE: &str = "default";
+/// How long a program may take to show something.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One bound claim, one that waits, and a snapshot that failed.
+fn world(server: &Server) {
+    let make = |object: Value| server.create(NAMESPACE, &object).unwrap();
+    let status = |object: &str, status: Value| {
+        server.patch(NAMESPACE, object, true, &json!({"status": status})).unwrap();
+    };
+    let claim = |name: &str, volume: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+            "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeName": volume,
+                "resources": {"requests": {"storage": "1Gi"}}},
+        })
+    };
+    make(json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
+        "provisioner": "d.test",
+    }));
+    make(claim("waits", ""));
+    let bound = make(claim("data", "pv"));
+    let claim_ref = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAMESPACE, "name": "data",
+        "uid": bound["metadata"]["uid"],
+    });
+    make(json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "capacity": {"storage": "1Gi"},
+            "csi": {"driver": "d.test", "volumeHandle": "h"}, "claimRef": claim_ref},
+    }));
+    status("pvc/data", json!({"phase": "Bound", "capacity": {"storage": "1Gi"}}));
+    status("pv/pv", json!({"phase": "Bound"}));
+    let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
+    make(json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshotClass",
+        "metadata": {"name": "cuts", "annotations": default}, "driver": "d.test", "deletionPolicy": "Delete",
+    }));
+    make(json!({
+        "apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot", "metadata": {"name": "before"},
+        "spec": {"source": {"persistentVolumeClaimName": "data"}},
+    }));
+    status("vs/before", json!({"error": {"message": "no room", "time": "2026-01-01T00:00:00Z"}}));
+}
+
+fn explain(kubeconfig: &Path, words: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(built("wharf"));
+    command.arg("explain").args(words).env_remove("KUBECONFIG").env_remove("RUST_LOG");
+    let Output { status, stdout, stderr } = command.arg("--kubeconfig").arg(kubeconfig).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// What waits, what failed and what may not be known, for scripts by the status and for programs by JSON.
+#[test]
+fn explain_answers_by_its_status_and_in_json() {
+    let api = Embedded::start();
+    let server = Server::connect(api.kubeconfig()).unwrap();
+    world(&server);
+    let admin = api.kubeconfig();
+    for (subject, status, state, object, says) in [
+        ("pvc/data", 0, "done", "claim default/data", "pv"),
+        ("pv/pv", 0, "done", "volume pv", "claim default/data"),
+        ("pvc/waits", 3, "waits", "claim default/waits", "d.test"),
+        ("pvc/none", 3, "waits", "claim default/none", "no such claim"),
+        ("volumesnapshot/before", 4, "failed", "snapshot default/before", "no content"),
+    ] {
+        let (code, out, errors) = explain(admin, &[subject, "--output", "json"]);
+        assert_eq!(code, Some(status), "{subject}: {out} {errors}");
+        let story: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(story["state"], state, "{subject}: {out}");
+        let steps = story["steps"].as_array().unwrap();
+        let step = steps.iter().find(|step| step["state"] == state && step["object"] == object);
+        let step = step.unwrap_or_else(|| panic!("{subject}: no such step: {out}"));
+        assert!(step["says"].as_str().unwrap().contains(says), "{subject}: {out}");
+        assert_eq!(step["whose"] == "", state == "done", "{subject}: somebody's turn, or nobody's: {out}");
+        // The same for people, and with the same status.
+        let (code, out, _) = explain(admin, &[subject]);
+        assert_eq!(code, Some(status), "{subject}");
+        assert!(out.contains(object), "{subject}: {out}");
+    }
+    let (_, out, _) = explain(admin, &["volumesnapshot/before", "--output", "json"]);
+    let story: Value = serde_json::from_str(&out).unwrap();
+    let errors: Vec<&Value> = story["steps"].as_array().unwrap().iter().map(|step| &step["error"]).collect();
+    assert!(errors.iter().any(|error| error["text"] == "no room"), "{out}");
+    // A node may read what its pods have, and not who else has it.
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+    let spec = json!({"nodeName": "n", "containers": [{"name": "c", "image": "i"}], "volumes": volumes});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "db"}, "spec": spec});
+    server.create(NAMESPACE, &pod).unwrap();
+    let (code, out, _) = explain(&of_node(&api, "n"), &["pvc/data", "--output", "json"]);
+    let story: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, &story["state"]), (Some(5), &json!("unknown")), "{out}");
+    assert!(story["missing"].to_string().contains("pods"), "{out}");
+    // In another namespace there is none of this.
+    assert_eq!(explain(admin, &["pvc/data", "--namespace", "kube-system"]).0, Some(3));
+}
+
+#[test]
+fn explain_tells_what_was_not_to_be_asked_from_what_was_not_understood() {
+    let api = Embedded::start();
+    let nobody = api.directory().join("nobody");
+    let text = std::fs::read_to_string(api.kubeconfig()).unwrap();
+    std::fs::write(&nobody, text.replace(&server_of(&text), "https://127.0.0.1:1")).unwrap();
+    let (code, out, errors) = explain(&nobody, &["pvc/data", "--output", "json"]);
+    assert_eq!((code, out.as_str()), (Some(1), ""), "{errors}");
+    assert!(!errors.is_empty());
+    for wrong in [&["data"][..], &["deployment/web"], &["pvc/"], &["pvc/data", "--output", "xml"]] {
+        let (code, out, errors) = explain(api.kubeconfig(), wrong);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{wrong:?}: {errors}");
+        assert!(!errors.is_empty(), "{wrong:?}");
+    }
+}
+
+/// Pages over TCP. An address that somebody else has is the program's end, not a page less.
+#[test]
+fn metrics_of_a_node_and_of_controllers() {
+    let api = Embedded::start();
+    let dir = api.directory().canonicalize().unwrap();
+    let at = |name: &str| dir.join(name).display().to_string();
+    let (kubeconfig, root, logs) = (api.kubeconfig().display().to_string(), at("kubelet"), at("logs"));
+    let node = ["node", "--node-name", "n", "--root-dir", &root, "--log-dir", &logs];
+    for (args, expected) in [
+        (&node[..], "wharf_plugins_registered{part=\"node\"} 0"),
+        (&["controllers"][..], "workqueue_depth{part=\"controllers\",name=\"attach_detach\"}"),
+    ] {
+        let address = free_address();
+        let all = [args, &["--kubeconfig", &kubeconfig, "--metrics", &address]].concat();
+        let mut program = Beside::start(&built("wharf"), &all, &dir.join(format!("{}.log", args[0])));
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let shown = page(&address, "/metrics");
+            if shown.as_ref().is_ok_and(|shown| shown.contains(expected)) {
+                break;
+            }
+            assert!(program.runs() && Instant::now() < until, "{shown:?}\n{}", program.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(page(&address, "/healthz").unwrap(), "ok");
+        program.stop();
+        let _taken = TcpListener::bind(&address).unwrap();
+        let refused = Command::new(built("wharf")).args(&all).output().unwrap();
+        let errors = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(1), "{errors}");
+        assert!(errors.contains(&format!("serve metrics on {address}")), "{errors}");
+    }
+}
+
+/// Credentials of a node.
+fn of_node(api: &Embedded, node: &str) -> PathBuf {
+    let file = api.directory().join(node);
+    let admin = std::fs::read_to_string(api.kubeconfig()).unwrap();
+    let made = Command::new(built("wharf"))
+        .args(["apiserver", "kubeconfig", "--server", &server_of(&admin)])
+        .args(["--identity", &format!("node:{node}")])
+        .arg("--data-dir")
+        .arg(api.directory().join("data"))
+        .arg("--out")
+        .arg(&file)
+        .status()
+        .unwrap();
+    assert!(made.success());
+    file
+}
+
+/// Where the server of a kubeconfig is.
+fn server_of(kubeconfig: &str) -> String {
+    let parsed: Value = serde_saphyr::from_str(kubeconfig).unwrap();
+    parsed["clusters"][0]["cluster"]["server"].as_str().unwrap().to_owned()
+}
