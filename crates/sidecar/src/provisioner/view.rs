@@ -63,6 +63,10 @@ pub(crate) struct View<'a> {
     pub(crate) siblings: &'a [Arc<PersistentVolume>],
 }
 
+/// So often in a row a driver has to be without room to be believed where a volume may be there already: some minutes, by
+/// the pauses between.
+pub(crate) const NO_ROOM: u32 = 10;
+
 /// What this process remembers of a volume while it works on it. Nothing in it is needed for safety: a process
 /// that starts without it asks the driver again.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -76,6 +80,9 @@ pub(crate) struct Memory {
     /// Every call for the intent was ours, and is known to have made nothing. Where the intent was found, somebody before
     /// us may have made a call that had its effect; the failure of ours says nothing of theirs.
     pub(crate) settled: bool,
+    /// How often in a row the driver had no room, while it is not settled. It may be the volume that was made that takes
+    /// the room, or a driver that has too much to do: only the same answer over and over says that there is none.
+    pub(crate) without_room: u32,
     /// What was read from the server for this attempt.
     pub(crate) looked: Option<Arc<Looked>>,
     /// The source of the content is protected.
@@ -186,6 +193,9 @@ impl Memory {
             Happened::Unsaved(why) => self.unsaved = Some(why),
             Happened::Failed { class, exhausted, vague, class_uid } => {
                 self.settled &= class != ErrorClass::StillRunning;
+                let doubtful = exhausted && !self.settled;
+                self.without_room = if doubtful { self.without_room.saturating_add(1) } else { 0 };
+                let vague = vague || (doubtful && self.without_room < NO_ROOM);
                 self.answer = match class {
                     ErrorClass::StillRunning => None,
                     ErrorClass::Final if vague && !self.settled => None,

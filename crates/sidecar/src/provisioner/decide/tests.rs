@@ -14,7 +14,7 @@ use crate::provisioner::source::Unfit;
 use crate::provisioner::testing::{
     DRIVER, GI, NOW, Scene, VOLUME, claim, class, intent, made, nodes, volume, with,
 };
-use crate::provisioner::view::Happened;
+use crate::provisioner::view::{Happened, NO_ROOM};
 
 impl Scene {
     fn step(&self) -> Step {
@@ -356,6 +356,30 @@ fn what_an_error_means() {
         found.after(Happened::Failed { class: ErrorClass::Final, exhausted: false, vague, class_uid }, NOW);
         assert_eq!(found, Memory { answer, ..Memory::default() }, "{vague}");
     }
+}
+
+/// A volume that somebody before us made is not forgotten because the driver has no room just now; for ever so nobody is
+/// held up by a place that is full.
+#[test]
+fn no_room_is_believed_in_the_end() {
+    let failed = |exhausted| Happened::Failed {
+        class: if exhausted { ErrorClass::Final } else { ErrorClass::StillRunning },
+        exhausted,
+        vague: false,
+        class_uid: "class-1".into(),
+    };
+    let mut found = Memory::default();
+    for attempt in 1..NO_ROOM {
+        found.after(failed(true), NOW);
+        assert_eq!(found.answer, None, "attempt {attempt}");
+    }
+    found.after(failed(false), NOW);
+    for attempt in 1..NO_ROOM {
+        found.after(failed(true), NOW);
+        assert_eq!(found.answer, None, "attempt {attempt} after another answer");
+    }
+    found.after(failed(true), NOW);
+    assert_eq!(found.answer, Some(Answer::Exhausted));
 }
 
 /// sidecars.md 1.1 "Error classes (CreateVolume)": a final answer ends the intent, and how it goes on.
