@@ -5,6 +5,7 @@
 
 mod kubectl;
 mod normal;
+mod patches;
 mod requests;
 mod servers;
 
