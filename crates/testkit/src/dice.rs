@@ -11,6 +11,11 @@ impl Dice {
         let given = std::env::var(variable).ok().map(|text| text.parse().expect("a seed is a number"));
         let seed = given.unwrap_or_else(|| getrandom::u64().expect("random bytes"));
         println!("{variable}={seed}");
+        Self::of(seed)
+    }
+
+    /// Seeded by this.
+    pub fn of(seed: u64) -> Self {
         // Zero would stay zero.
         Self(seed | 1)
     }

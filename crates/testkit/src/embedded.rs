@@ -2,6 +2,7 @@
 //! started again as often as one likes. Gone with the value.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -17,6 +18,7 @@ const LOOK: Duration = Duration::from_millis(2);
 pub struct Embedded {
     process: Beside,
     kubeconfig: PathBuf,
+    sidecar: PathBuf,
     dir: TempDir,
     runtime: tokio::runtime::Runtime,
 }
@@ -30,7 +32,7 @@ impl Embedded {
     /// The same with its files beneath a directory of one's choice, and a program of one's choice.
     pub fn start_in(parent: &Path, program: &Path) -> Self {
         let dir = tempfile::tempdir_in(parent).expect("a directory for the server");
-        let kubeconfig = dir.path().join("kubeconfig");
+        let [kubeconfig, sidecar] = ["kubeconfig", "kubeconfig-sidecar"].map(|file| dir.path().join(file));
         let data = dir.path().join("data");
         let (data, out) = (data.display().to_string(), kubeconfig.display().to_string());
         // The same at each start, for those who stay connected.
@@ -38,14 +40,24 @@ impl Embedded {
         let args = ["apiserver", "--data-dir", &data, "--listen", &address, "--kubeconfig-out", &out];
         let process = Beside::start(program, &args, &dir.path().join("log"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let mut server = Self { process, kubeconfig, dir, runtime };
+        let mut server = Self { process, kubeconfig, sidecar, dir, runtime };
         server.ready();
+        let (url, out) = (format!("https://{address}"), server.sidecar.display().to_string());
+        let args =
+            ["apiserver", "kubeconfig", "--data-dir", &data, "--identity", "sidecar", "--server", &url];
+        let written = Command::new(program).args(args).args(["--out", &out]).status().expect("wharf");
+        assert!(written.success(), "there are no credentials for a sidecar");
         server
     }
 
     /// Credentials of an administrator.
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
+    }
+
+    /// Credentials of a sidecar: no more than what the built-in role allows.
+    pub fn kubeconfig_of_sidecar(&self) -> &Path {
+        &self.sidecar
     }
 
     /// Where everything of it is kept, and others may keep what goes with it.

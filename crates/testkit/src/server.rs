@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 /// Short name, kind, path of its group, plural, whether it is in a namespace.
-const KINDS: [(&str, &str, &str, &str, bool); 19] = [
+const KINDS: [(&str, &str, &str, &str, bool); 20] = [
     ("ns", "Namespace", "/api/v1", "namespaces", false),
     ("pvc", "PersistentVolumeClaim", "/api/v1", "persistentvolumeclaims", true),
     ("pv", "PersistentVolume", "/api/v1", "persistentvolumes", false),
@@ -20,6 +20,7 @@ const KINDS: [(&str, &str, &str, &str, bool); 19] = [
     ("csidriver", "CSIDriver", "/apis/storage.k8s.io/v1", "csidrivers", false),
     ("sc", "StorageClass", "/apis/storage.k8s.io/v1", "storageclasses", false),
     ("va", "VolumeAttachment", "/apis/storage.k8s.io/v1", "volumeattachments", false),
+    ("csc", "CSIStorageCapacity", "/apis/storage.k8s.io/v1", "csistoragecapacities", true),
     ("vac", "VolumeAttributesClass", "/apis/storage.k8s.io/v1", "volumeattributesclasses", false),
     ("vs", "VolumeSnapshot", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshots", true),
     ("vsc", "VolumeSnapshotContent", "/apis/snapshot.storage.k8s.io/v1", "volumesnapshotcontents", false),

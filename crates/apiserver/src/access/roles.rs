@@ -246,7 +246,7 @@ mod tests {
         verbs: Vec<String>,
     }
 
-    /// On this server a sidecar may do at least what our manifests ask for on a cluster.
+    /// On this server a sidecar may do at least what our manifests ask for on a cluster, and what upstream's do.
     #[test]
     fn a_sidecar_may_do_what_the_manifests_say() {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../");
@@ -255,8 +255,12 @@ mod tests {
             "deploy/local.yaml",
             "deploy/digitalocean.yaml",
             "deploy/snapshot-metadata.yaml",
-            "test/rbac/snapshot-controller.yaml",
+            "test/rbac/attacher.yaml",
             "test/rbac/health-monitor.yaml",
+            "test/rbac/provisioner.yaml",
+            "test/rbac/resizer.yaml",
+            "test/rbac/snapshot-controller.yaml",
+            "test/rbac/snapshotter.yaml",
         ];
         let sidecar = User::sidecar();
         let mut asked_for = 0;

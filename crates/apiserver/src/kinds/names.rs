@@ -63,6 +63,30 @@ pub(super) fn subdomain(name: &str, is_prefix: bool) -> Vec<String> {
     wrong
 }
 
+/// Where a resolver looks for names: labels as those of services too, with `_` in them.
+pub(super) fn search_path(path: &str) -> Vec<String> {
+    const PART: &str = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?";
+    let mut wrong = Vec::new();
+    if path.len() > 253 {
+        wrong.push(at_most(253));
+    }
+    if !path.split('.').all(|part| framed(part.strip_prefix('_').unwrap_or(part), lower, b"-_")) {
+        let rule = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', \
+                    and must start and end with an alphanumeric character";
+        wrong.push(sentence(rule, &["example.com"], &format!("{PART}(\\.{PART})*")));
+    }
+    wrong
+}
+
+/// The name of a header of HTTP.
+pub(super) fn header(name: &str) -> Vec<String> {
+    if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
+        return Vec::new();
+    }
+    let rule = "a valid HTTP header must consist of alphanumeric characters or '-'";
+    vec![sentence(rule, &["X-Header-Name"], "[-A-Za-z0-9]+")]
+}
+
 /// A DNS label.
 pub(super) fn label(name: &str, is_prefix: bool) -> Vec<String> {
     let name = unmasked(name, is_prefix);

@@ -1,7 +1,8 @@
 //! Pod: what runs on a node and uses volumes.
 //!
-//! Rules for the parts of a pod that have nothing to do with storage are the common ones: names, references, values out
-//! of a list. Security contexts, probes and affinities between pods are taken as they come.
+//! Rules are upstream's, those for parts that have nothing to do with storage too: a manifest that a cluster refuses is
+//! refused here, in the same words. Options for Windows, resources of the pod as a whole, and annotations that fields have
+//! taken the place of are taken as they come.
 
 use serde_json::{Value, json};
 
@@ -9,10 +10,17 @@ use super::{AGE, BASE, Column, Kind, NAME, Subresource, json, meta, names};
 use crate::status::Cause;
 
 mod admission;
+mod affinity;
 mod change;
 mod container;
 mod default;
+mod environment;
+mod handlers;
+mod network;
+mod ports;
+mod resources;
 mod row;
+mod security;
 mod spec;
 mod volumes;
 
@@ -47,8 +55,9 @@ pub(super) static POD: Kind = Kind {
     default: default::default,
     on_create: |pod, now| {
         closed_gates(pod, None);
+        affinity::merge_keys(pod);
         json::map(pod, "metadata").insert("generation".into(), 1.into());
-        let mut status = json!({"phase": "Pending", "qosClass": container::quality(pod)});
+        let mut status = json!({"phase": "Pending", "qosClass": resources::quality(pod)});
         if !json::list(pod, "/spec/schedulingGates").is_empty() {
             status["conditions"] = json!([{
                 "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
@@ -121,17 +130,45 @@ pub(super) static POD: Kind = Kind {
     ..BASE
 };
 
-/// Fields of a gate that upstream has closed, ContainerRestartRules, are dropped unless they were there before.
+/// Fields of gates that upstream has closed (ContainerRestartRules, ContainerStopSignals, EnvFiles, HostnameOverride) are
+/// dropped unless they were there before.
 fn closed_gates(pod: &mut Value, old: Option<&Value>) {
-    let has = |container: &Value| {
+    const LISTS: [&str; 2] = ["/spec/containers", "/spec/initContainers"];
+    let was = |list: &str, has: &dyn Fn(&Value) -> bool| {
+        old.is_some_and(|old| json::list(old, list).iter().any(has))
+    };
+    let rules = |container: &Value| {
         ["restartPolicy", "restartPolicyRules"].iter().any(|field| container.get(field).is_some())
     };
-    if old.is_some_and(|old| json::list(old, "/spec/containers").iter().any(has)) {
-        return;
+    let signal = |container: &Value| container.pointer("/lifecycle/stopSignal").is_some();
+    let file = |variable: &Value| variable.pointer("/valueFrom/fileKeyRef").is_some();
+    let files = |container: &Value| json::list(container, "/env").iter().any(file);
+    let had_rules = was(LISTS[0], &rules);
+    let had_signal = LISTS.iter().any(|list| was(list, &signal));
+    let had_file = LISTS.iter().any(|list| was(list, &files));
+    if let Some(spec) = pod.get_mut("spec")
+        && !old.is_some_and(|old| json::has(old, "/spec/hostnameOverride"))
+    {
+        json::remove(spec, "hostnameOverride");
     }
-    for container in pod.pointer_mut("/spec/containers").and_then(Value::as_array_mut).into_iter().flatten() {
-        json::remove(container, "restartPolicy");
-        json::remove(container, "restartPolicyRules");
+    for list in LISTS {
+        for container in pod.pointer_mut(list).and_then(Value::as_array_mut).into_iter().flatten() {
+            if list == LISTS[0] && !had_rules {
+                json::remove(container, "restartPolicy");
+                json::remove(container, "restartPolicyRules");
+            }
+            if let Some(lifecycle) = container.get_mut("lifecycle").filter(|_| !had_signal)
+                && let Value::Object(hooks) = lifecycle
+                && hooks.remove("stopSignal").is_some()
+                && hooks.is_empty()
+            {
+                json::remove(container, "lifecycle");
+            }
+            let variables = container.get_mut("env").and_then(Value::as_array_mut).filter(|_| !had_file);
+            for from in variables.into_iter().flatten().filter_map(|of| of.get_mut("valueFrom")) {
+                json::remove(from, "fileKeyRef");
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use super::{Body, encode};
 use crate::kinds::Kind;
 use crate::status::Refusal;
 use crate::store::Revision;
-use crate::table;
+use crate::{schema, table};
 
 /// What a request comes to.
 pub(crate) enum Answer {
@@ -135,7 +135,10 @@ fn object(kind: &Kind, stored: &[u8], look: Look) -> Result<Vec<u8>, Refusal> {
 
 fn list(kind: &Kind, list: &List, look: Look) -> Result<Vec<u8>, Refusal> {
     let mut metadata = json!({"resourceVersion": list.revision.to_string()});
-    if !list.token.is_empty() {
+    // Upstream holds lists of custom kinds as maps, which keep what is empty; as tables they are what others are.
+    let is_map = matches!(look.shape, Shape::Object | Shape::Discovery)
+        && schema::of(kind.group, kind.kind).is_some_and(schema::Schema::is_custom);
+    if is_map || !list.token.is_empty() {
         metadata["continue"] = list.token.as_str().into();
     }
     if let Some(remaining) = list.remaining {
@@ -218,5 +221,20 @@ mod tests {
             page["metadata"],
             json!({"resourceVersion": "7", "continue": "t", "remainingItemCount": 3})
         );
+    }
+
+    #[test]
+    fn a_list_of_a_custom_kind_says_that_it_does_not_go_on() {
+        let kind = kinds::find("snapshot.storage.k8s.io", "v1", "volumesnapshots").unwrap();
+        let list =
+            List { objects: Vec::new(), revision: 7, token: String::new(), remaining: None, room: None };
+        for (shape, expected) in [
+            (Shape::Object, json!({"resourceVersion": "7", "continue": ""})),
+            (Shape::Partial, json!({"resourceVersion": "7"})),
+        ] {
+            let bytes = super::list(kind, &list, Look { shape, ..LOOK }).unwrap();
+            let read: Value = serde_json::from_slice(&bytes).unwrap();
+            assert_eq!(read["metadata"], expected);
+        }
     }
 }

@@ -88,13 +88,12 @@ impl Api {
                 ),
             ));
         };
-        let lasting = parts.extensions.get::<Lasting>().cloned();
         if target.subresource == "log" {
             let options = options::log(&pod, query, self.now())?;
             return match options::log_of(&pod, query)? {
                 Some(container) => {
                     let lines = streams.log(&container, options).await?;
-                    Ok(Answer::Whole(log::response(lines, lasting)))
+                    Ok(Answer::Whole(log::response(lines)))
                 }
                 // It is nowhere yet, so it has said nothing.
                 None => Ok(Answer::Raw("text/plain", Bytes::new())),
@@ -102,6 +101,7 @@ impl Api {
         }
         let command = options::command(query)?;
         let container = options::running(&pod, query)?;
+        let lasting = parts.extensions.get::<Lasting>().cloned();
         let (handshake, upgrade) = upgrade(parts)?;
         let channels = session::Channels::of(&command, handshake.protocol);
         let session = streams.exec(&container, command).await?;

@@ -94,7 +94,7 @@ impl<S: Service> Gate<S> {
         }
     }
 
-    /// A watch has no end of its own; that of the server is as good as any to who resumes it.
+    /// A watch, or a log that is followed, has no end of its own; that of the server is as good as any to who resumes it.
     fn until_stop(&self, body: Body) -> Body {
         UntilStop { body, stop: Box::pin(self.stop.clone().cancelled_owned()) }.boxed_unsync()
     }

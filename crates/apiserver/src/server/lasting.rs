@@ -1,4 +1,4 @@
-//! What goes on after a request was answered: its connection became something else, or its answer has no end.
+//! What goes on after a request was answered: its connection became something else.
 
 use std::sync::Arc;
 

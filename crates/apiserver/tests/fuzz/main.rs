@@ -4,7 +4,12 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 mod sent;
+mod words;
 
+use std::sync::{Mutex, PoisonError};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
@@ -90,6 +95,15 @@ fn any_request_is_answered() {
     assert_eq!(server.send(&after).unwrap().0, 200);
 }
 
+/// Held by who measures memory: it is the process's.
+static ALONE: Mutex<()> = Mutex::new(());
+
+/// The most from now on is counted anew; in KiB, what there is.
+fn memory_now() -> u64 {
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    most_memory()
+}
+
 /// In KiB.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
@@ -101,8 +115,9 @@ fn most_memory() -> u64 {
 #[test]
 fn no_body_takes_more_memory_than_the_limits_say() {
     const LIMIT: usize = 3 << 20;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let server = Server::start();
-    let before = most_memory();
+    let before = memory_now();
     let fill = |of: &str| vec![of; (LIMIT - 600) / (of.len() + 1)].join(",");
     let list = |of: &str| format!("[{}]", fill(of));
     let members = |value: &str| {
@@ -175,6 +190,115 @@ fn no_body_takes_more_memory_than_the_limits_say() {
                 // Never more than a few times what was sent.
                 assert!(answer.len() <= 4 * LIMIT, "{head}{}: {}", &filling[..20], answer.len());
             }
+        }
+    }
+    let grown = (most_memory() - before) >> 10;
+    assert!(grown <= 300, "{grown} MiB were needed for requests of {} MiB", LIMIT >> 20);
+}
+
+/// A message of protobuf within another.
+fn field(number: u8, inner: &[u8]) -> Vec<u8> {
+    let (mut field, mut length) = (vec![number << 3 | 2], inner.len());
+    while length >= 0x80 {
+        field.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    field.push(length as u8);
+    field.extend_from_slice(inner);
+    field
+}
+
+/// The same of what is no JSON object: patches that are programs, protobuf, and what stands in the address.
+#[test]
+fn nothing_else_takes_more_memory_than_the_limits_say() {
+    const LIMIT: usize = 3 << 20;
+    /// What an address can have.
+    const ADDRESS: usize = 60_000;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = Server::start();
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let send = |method: &'static str, path: &str, media: &str, body: Vec<u8>| {
+        assert!(body.len() <= LIMIT, "{}", body.len());
+        let headers = vec![("content-type", media.to_owned())];
+        let sent = Sent { user: 2, method, path: path.to_owned(), headers, body };
+        let (code, answer) = server.send(&sent).unwrap();
+        assert!(!is_our_fault(code, &answer), "{}", String::from_utf8_lossy(&answer));
+        assert!(answer.len() <= 4 * LIMIT, "{method} {}: {}", &path[..path.len().min(80)], answer.len());
+        code
+    };
+    let object = format!("{{\"metadata\":{{\"name\":\"a\"}},\"data\":{{\"a\":{:?}}}}}", "x".repeat(100_000));
+    assert_eq!(send("POST", maps, "application/json", object.into_bytes()), 201);
+    let before = memory_now();
+    let fill = |of: &str| format!("[{}]", vec![of; (LIMIT - 2) / (of.len() + 1)].join(","));
+    let operations = [
+        // Each makes what is there twice as much, or more.
+        "{\"op\":\"copy\",\"from\":\"\",\"path\":\"/data/b\"}",
+        "{\"op\":\"copy\",\"from\":\"/data\",\"path\":\"/data/b\"}",
+        "{\"op\":\"copy\",\"from\":\"/data/a\",\"path\":\"/metadata/finalizers/-\"}",
+        "{\"op\":\"add\",\"path\":\"/metadata/finalizers\",\"value\":[]},{\"op\":\"copy\",\"from\":\"/metadata\",\"path\":\"/metadata/finalizers/-\"}",
+        "{\"op\":\"add\",\"path\":\"/data/b\",\"value\":{}}",
+        "{\"op\":\"move\",\"from\":\"/data/a\",\"path\":\"/data/a\"}",
+        "{\"op\":\"test\",\"path\":\"/data\",\"value\":[]}",
+        "{\"op\":\"replace\",\"path\":\"\",\"value\":{}}",
+        "{}",
+    ];
+    let patches = operations.iter().map(|operation| fill(operation));
+    let deep = format!("[{{\"op\":\"add\",\"path\":{:?},\"value\":0}}]", "/a".repeat(LIMIT / 2 - 40));
+    for patch in patches.chain([deep]) {
+        send("PATCH", &format!("{maps}/a"), "application/json-patch+json", patch.into_bytes());
+    }
+    let nested = |number: u8, most: usize| {
+        let mut inner = Vec::new();
+        while inner.len() < most {
+            inner = field(number, &inner);
+        }
+        inner
+    };
+    let many = |number: u8, inner: &[u8]| {
+        let one = field(number, inner);
+        one.repeat((LIMIT - 64) / one.len())
+    };
+    let text = vec![b'x'; LIMIT - 64];
+    for (kind, path) in [("ConfigMap", maps), ("Pod", "/api/v1/namespaces/default/pods")] {
+        let kind = field(1, &[field(1, b"v1"), field(2, kind.as_bytes())].concat());
+        let raws = (1..=4).flat_map(|number| {
+            // Empty ones, ones with an entry, one that is much, and each within another.
+            [
+                many(number, &[]),
+                many(number, &field(1, b"a")),
+                many(number, &field(2, &[])),
+                nested(number, 4096),
+            ]
+        });
+        let raws = raws.chain([field(2, &many(2, &[])[..LIMIT - 128]), field(1, &text[..LIMIT - 128])]);
+        for raw in raws {
+            let body = [&b"k8s\0"[..], &kind, &field(2, &raw[..raw.len().min(LIMIT - 64)])].concat();
+            send("POST", path, "application/vnd.kubernetes.protobuf", body);
+        }
+    }
+    let much = |of: &str| of.repeat(ADDRESS / of.len());
+    let token = BASE64
+        .encode(format!("{{\"v\":\"meta.k8s.io/v1\",\"rv\":-1,\"start\":\"{}\"}}", "a/".repeat(20_000)));
+    for (parameter, value) in [
+        ("labelSelector", much("a,")),
+        ("labelSelector", much("!a,")),
+        ("labelSelector", format!("a%20in%20({})", much("b,"))),
+        ("labelSelector", much("(")),
+        ("labelSelector", much("a%3Db,")),
+        ("fieldSelector", much("metadata.name%3Da,")),
+        ("fieldSelector", much("%5C")),
+        ("continue", much("e")),
+        ("continue", token),
+        ("continue", BASE64.encode(much("[").split_at(40_000).0)),
+    ] {
+        for method in ["GET", "DELETE"] {
+            // Nothing is deleted by way of trial.
+            send(
+                method,
+                &format!("{maps}?limit=1&dryRun=All&{parameter}={value}"),
+                "application/json",
+                Vec::new(),
+            );
         }
     }
     let grown = (most_memory() - before) >> 10;

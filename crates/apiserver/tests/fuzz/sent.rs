@@ -1,7 +1,11 @@
 //! Requests at random: paths, parameters, headers and bodies that are near to what the server knows.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+
+use crate::words::{ACCEPT, BELOW, COLLECTIONS, FIELDS, MEDIA, PAGES, PARAMETERS, TEXTS, VALUES};
 
 /// What a client sends.
 #[derive(Debug, Clone)]
@@ -13,168 +17,6 @@ pub(crate) struct Sent {
     pub(crate) headers: Vec<(&'static str, String)>,
     pub(crate) body: Vec<u8>,
 }
-
-const COLLECTIONS: &[&str] = &[
-    "/api/v1/namespaces/default/pods",
-    "/api/v1/namespaces/default/persistentvolumeclaims",
-    "/api/v1/namespaces/default/secrets",
-    "/api/v1/namespaces/default/configmaps",
-    "/api/v1/namespaces/default/events",
-    "/api/v1/namespaces/default/serviceaccounts",
-    "/api/v1/persistentvolumes",
-    "/api/v1/namespaces",
-    "/api/v1/nodes",
-    "/api/v1/pods",
-    "/apis/events.k8s.io/v1/namespaces/default/events",
-    "/apis/storage.k8s.io/v1/storageclasses",
-    "/apis/storage.k8s.io/v1/csidrivers",
-    "/apis/storage.k8s.io/v1/csinodes",
-    "/apis/storage.k8s.io/v1/volumeattachments",
-    "/apis/storage.k8s.io/v1/volumeattributesclasses",
-    "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities",
-    "/apis/coordination.k8s.io/v1/namespaces/default/leases",
-    "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
-    "/apis/snapshot.storage.k8s.io/v1/volumesnapshotcontents",
-    "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses",
-    "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-    "/apis/authorization.k8s.io/v1/subjectaccessreviews",
-    "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
-    "/apis/authentication.k8s.io/v1/tokenreviews",
-    "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-];
-const BELOW: &[&str] =
-    &["", "", "", "", "/status", "/binding", "/eviction", "/token", "/finalize", "/log", "/exec", "/scale"];
-const PAGES: &[&str] = &[
-    "/",
-    "/api",
-    "/apis",
-    "/apis/storage.k8s.io",
-    "/api/v1",
-    "/version",
-    "/healthz",
-    "/openapi/v3",
-    "/openapi/v3/api/v1",
-    "/openapi/v2",
-    "/.well-known/openid-configuration",
-    "/apis/storage.k8s.io/v1beta1/csinodes",
-    "/api/v1/watch/pods",
-];
-const MEDIA: &[&str] = &[
-    "application/json",
-    "application/json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/json-patch+json",
-    "application/apply-patch+yaml",
-    "application/vnd.kubernetes.protobuf",
-    "application/yaml",
-    "text/plain; charset=\"",
-];
-const ACCEPT: &[&str] = &[
-    "*/*",
-    "application/json",
-    "application/json;as=Table;g=meta.k8s.io;v=v1,application/json",
-    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-    "application/vnd.kubernetes.protobuf",
-    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
-    ";;;=,,q=2",
-];
-const PARAMETERS: &[&str] = &[
-    "labelSelector",
-    "fieldSelector",
-    "limit",
-    "continue",
-    "resourceVersion",
-    "resourceVersionMatch",
-    "watch",
-    "allowWatchBookmarks",
-    "sendInitialEvents",
-    "timeoutSeconds",
-    "dryRun",
-    "fieldValidation",
-    "fieldManager",
-    "pretty",
-    "propagationPolicy",
-    "gracePeriodSeconds",
-    "orphanDependents",
-    "includeObject",
-];
-const VALUES: &[&str] = &[
-    "",
-    "true",
-    "0",
-    "1",
-    "-1",
-    "9223372036854775807",
-    "18446744073709551616",
-    "All",
-    "Strict",
-    "Exact",
-    "NotOlderThan",
-    "Background",
-    "Foreground",
-    "a=b",
-    "a in (b,c),!d",
-    "a notin (",
-    "a==b,c!=d,e>1,f<x",
-    "spec.nodeName=n1",
-    "metadata.name=a",
-    "metadata.name!=a,status.phase=\\,",
-    "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6MSwic3RhcnQiOiJhXHUwMDAwIn0",
-    "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiLi4ifQ",
-    "%00%ff",
-];
-/// What objects are made of.
-const FIELDS: &str = "\
-    kind apiVersion metadata name generateName namespace uid resourceVersion generation labels \
-    annotations finalizers ownerReferences deletionTimestamp controller spec status data stringData \
-    binaryData immutable type containers initContainers image env envFrom ports resources limits \
-    requests storage volumes volumeMounts volumeDevices mountPath persistentVolumeClaim claimName \
-    ephemeral emptyDir hostPath secret projected sources csi driver volumeHandle accessModes capacity \
-    storageClassName volumeName volumeMode dataSource dataSourceRef claimRef nodeAffinity required \
-    nodeSelectorTerms matchExpressions matchLabels key operator values selector reclaimPolicy \
-    persistentVolumeReclaimPolicy provisioner parameters allowedTopologies mountOptions tolerations \
-    affinity topologySpreadConstraints schedulingGates nodeName conditions phase drivers nodeID \
-    allocatable count topologyKeys attacher source persistentVolumeName inlineVolumeSpec holderIdentity \
-    renewTime leaseDurationSeconds involvedObject reason message firstTimestamp eventTime series \
-    deletionPolicy volumeSnapshotRef snapshotHandle resourceAttributes token audiences boundObjectRef \
-    $patch $retainKeys $setElementOrder/containers $deleteFromPrimitiveList/finalizers op path from \
-    value add securityContext terminationMessagePath livenessProbe exec command httpGet port items \
-    lastTransitionTime deletionGracePeriodSeconds";
-const TEXTS: &[&str] = &[
-    "",
-    "a",
-    "default",
-    "v1",
-    "1Gi",
-    "-1",
-    "1e99",
-    "0.1",
-    "1.5Gi",
-    "2020-01-01T00:00:00Z",
-    "2020-13-01T00:00:00.5+99:99",
-    "ReadWriteOnce",
-    "Filesystem",
-    "Block",
-    "Always",
-    "In",
-    "Exists",
-    "kubernetes.io/pvc-protection",
-    "delete",
-    "replace",
-    "/spec/a",
-    "/metadata/labels/-",
-    "YQ==",
-    "not base64",
-    "a/b/c",
-    "..",
-    "~",
-    "\u{0}",
-    "ü\u{1F600}",
-    "n1",
-    "Delete",
-    "Retain",
-];
 
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![
@@ -309,8 +151,78 @@ fn body() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// Selectors of labels and fields, whole and in pieces.
+fn selector() -> impl Strategy<Value = String> {
+    const PIECES: &[&str] = &[
+        "a",
+        "b/c",
+        "metadata.name",
+        "spec.nodeName",
+        "=",
+        "==",
+        "!=",
+        "!",
+        ">",
+        "<",
+        " in ",
+        " notin ",
+        "(",
+        ")",
+        ",",
+        " ",
+        "1",
+        "\\",
+        "\\,",
+        "ü",
+    ];
+    prop::collection::vec(prop::sample::select(PIECES), 0..12).prop_map(|pieces| pieces.concat())
+}
+
+/// Continue tokens that somebody made up.
+fn token() -> impl Strategy<Value = String> {
+    let version = prop::sample::select(vec!["meta.k8s.io/v1", "v1", ""]);
+    let revision = prop_oneof![Just(-1), Just(0), Just(1), any::<i64>()];
+    (version, revision, text()).prop_map(|(version, revision, start)| {
+        BASE64.encode(json!({"v": version, "rv": revision, "start": start}).to_string())
+    })
+}
+
+/// A JSON patch for an object of ours: most places are there.
+fn operations() -> impl Strategy<Value = Vec<u8>> {
+    const PLACES: &[&str] = &[
+        "",
+        "/",
+        "/metadata",
+        "/metadata/labels",
+        "/metadata/labels/a",
+        "/metadata/finalizers/-",
+        "/metadata/finalizers/0",
+        "/metadata/name",
+        "/spec",
+        "/spec/containers/0/image",
+        "/spec/containers/-1",
+        "/spec/accessModes/1",
+        "/data",
+        "/data/a",
+        "/data/a~1b~0",
+        "/status/phase",
+        "/~2",
+        "no pointer",
+    ];
+    let name = prop::sample::select(vec!["add", "remove", "replace", "move", "copy", "test", "jump"]);
+    let place = prop::sample::select(PLACES);
+    let operation = (name, place.clone(), place, json())
+        .prop_map(|(op, path, from, value)| json!({"op": op, "path": path, "from": from, "value": value}));
+    prop::collection::vec(operation, 0..6).prop_map(|all| Value::from(all).to_string().into_bytes())
+}
+
 fn query() -> impl Strategy<Value = String> {
-    let value = prop_oneof![3 => prop::sample::select(VALUES).prop_map(str::to_owned), 1 => any::<String>()];
+    let value = prop_oneof![
+        3 => prop::sample::select(VALUES).prop_map(str::to_owned),
+        1 => any::<String>(),
+        1 => selector(),
+        1 => token(),
+    ];
     prop::collection::vec((prop::sample::select(PARAMETERS), value), 0..4).prop_map(|pairs| {
         let escaped = |text: &str| {
             text.bytes()
@@ -349,14 +261,20 @@ fn sensible() -> impl Strategy<Value = Sent> {
         ("PATCH", "/a", "application/merge-patch+json"),
         ("PATCH", "/a", "application/strategic-merge-patch+json"),
         ("PATCH", "/a/status", "application/strategic-merge-patch+json"),
+        ("PATCH", "/a", "application/json-patch+json"),
+        ("PATCH", "/a/status", "application/json-patch+json"),
         ("DELETE", "/a", "application/json"),
         ("GET", "", "application/json"),
     ]);
     let query = prop_oneof![3 => Just(String::new()), 1 => query()];
     let accept = prop::sample::select(&ACCEPT[..3]);
-    (prop::sample::select(sound()), changes(), how, query, accept).prop_map(
-        |((collection, object), changes, (method, below, media), query, accept)| {
-            let body = if matches!(method, "GET" | "DELETE") { Vec::new() } else { changed(object, changes) };
+    (prop::sample::select(sound()), changes(), operations(), how, query, accept).prop_map(
+        |((collection, object), changes, operations, (method, below, media), query, accept)| {
+            let body = match (method, media) {
+                ("GET" | "DELETE", _) => Vec::new(),
+                (_, "application/json-patch+json") => operations,
+                _ => changed(object, changes),
+            };
             let headers = vec![("content-type", media.to_owned()), ("accept", accept.to_owned())];
             Sent { user: 2, method, path: format!("{collection}{below}?{query}"), headers, body }
         },

@@ -1,5 +1,6 @@
 //! Our schemas, patches and selectors against upstream's own libraries (`test/schema`, in Go), on random objects,
 //! patches and selectors, and our reading of protobuf against its writing. A difference prints the question, so that it can become a line of a table.
+//! `UPSTREAM_SEED` repeats the questions of a run.
 //!
 //! Only presence is compared of an error of several possible ones: in which order Go finds them is not defined.
 
@@ -25,7 +26,10 @@ const QUESTIONS: usize = 30_000;
 #[ignore = "needs Go, and a minute"]
 fn answers_as_upstream_does() -> Result<(), Box<dyn Error>> {
     let program = build()?;
-    let mut generator = generate::Generator::new(0x57a4_f00d);
+    let given = std::env::var("UPSTREAM_SEED").ok().map(|text| text.parse::<u64>()).transpose()?;
+    let seed = given.map_or_else(getrandom::u64, Ok)?;
+    println!("UPSTREAM_SEED={seed}");
+    let mut generator = generate::Generator::new(seed);
     let questions: Vec<Value> = (0..QUESTIONS).map(|_| generator.question()).collect();
     let answers = ask(&program, &questions)?;
     assert_eq!(answers.len(), questions.len());

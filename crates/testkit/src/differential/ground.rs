@@ -42,6 +42,10 @@ pub(super) const ARGS: [&str; 5] = [
 
 /// Group snapshots, which upstream's programs leave alone without it.
 pub(super) const GROUPS: &str = "--feature-gates=CSIVolumeGroupSnapshot=true";
+/// It takes no pace of retries.
+const MONITOR: &str = "csi-external-health-monitor-controller";
+/// The namespace that sidecars are told is theirs.
+const SIDECARS: &str = "default";
 /// Kinds without a namespace that events are about.
 const CLUSTER_WIDE: [&str; 3] = ["pv", "vsc", "vgsc"];
 
@@ -203,6 +207,7 @@ impl Run<'_> {
                 Ok(held.lines().any(|line| line == method))
             }),
             Step::Faults(faults) => self.faults(faults),
+            Step::Conditions(conditions) => self.place("state/conditions", conditions),
             Step::Kill(Process::Sidecars) => {
                 // Dropping kills.
                 self.sidecars.clear();
@@ -251,6 +256,7 @@ impl Run<'_> {
                 self.objects.extend([format!("pvc/{name}"), self.named(&format!("pv/@{name}"))]);
             }
             Some("PersistentVolume") => self.objects.push(format!("pv/{name}")),
+            Some("VolumeAttachment") => self.objects.push(format!("va/{name}")),
             Some("VolumeSnapshot") => {
                 self.objects.extend([format!("vs/{name}"), self.named(&format!("vsc/@{name}"))]);
             }
@@ -281,6 +287,19 @@ impl Run<'_> {
                 let _ = server.patch(&self.id, object, false, &json!({"metadata": {"finalizers": null}}));
             }
         }
+        for capacity in self.capacities().unwrap_or_default() {
+            let name = capacity["metadata"]["name"].as_str().unwrap_or_default();
+            let _ = server.delete(SIDECARS, &format!("csc/{name}"));
+        }
+    }
+
+    /// What the provisioner has told of its driver's room, if it is to. Names are made up by the server.
+    fn capacities(&self) -> Result<Vec<Value>, String> {
+        if !self.scenario.args.iter().any(|arg| arg.starts_with("--enable-capacity")) {
+            return Ok(Vec::new());
+        }
+        let of = format!("csi.storage.k8s.io/drivername={}", self.driver_name);
+        self.ground.server.list(SIDECARS, "csc", &of)
     }
 
     /// `pv/@claim` is the volume that is made for a claim, `vsc/@snapshot` the content of a snapshot, `vgsc/@group` that
@@ -312,10 +331,16 @@ impl Run<'_> {
     }
 
     fn faults(&self, faults: &Map<String, Value>) -> Result<(), String> {
-        let temporary = self.dir.join("faults.new");
-        fs::write(&temporary, json!(faults).to_string())
-            .and_then(|()| fs::rename(&temporary, self.dir.join("faults")))
-            .map_err(|error| format!("the faults cannot be written: {error}"))
+        self.place("faults", faults)
+    }
+
+    /// Writes a file of the driver's; it sees the old one or the new one.
+    fn place(&self, file: &str, content: &Map<String, Value>) -> Result<(), String> {
+        let (file, temporary) = (self.dir.join(file), self.dir.join("new"));
+        fs::create_dir_all(file.parent().unwrap_or(&self.dir))
+            .and_then(|()| fs::write(&temporary, json!(content).to_string()))
+            .and_then(|()| fs::rename(&temporary, &file))
+            .map_err(|error| format!("{} cannot be written: {error}", file.display()))
     }
 
     /// Puts something into the backend, as an administrator of it would.
@@ -354,7 +379,8 @@ impl Run<'_> {
                 let socket = text(socket);
                 for program in &self.scenario.sidecars {
                     let mut args = vec!["--csi-address", &socket];
-                    args.extend(ARGS);
+                    // Nothing that a monitor does is tried again before its next round.
+                    args.extend(ARGS.iter().filter(|arg| program != MONITOR || !arg.starts_with("--retry-")));
                     args.push("--timeout=5s");
                     args.extend(self.scenario.args.iter().map(String::as_str));
                     let log = self.logs.join(format!("{program}.log"));
@@ -442,6 +468,12 @@ impl Run<'_> {
             {
                 events.extend(server.events("default", &format!("involvedObject.name={name}"))?);
             }
+        }
+        for mut capacity in self.capacities()? {
+            // In a list they do not say what they are.
+            capacity["kind"] = "CSIStorageCapacity".into();
+            capacity["metadata"]["name"] = capacity["storageClassName"].take();
+            objects.extend(normal::object(&names, &capacity));
         }
         objects.sort();
         Ok(Outcome {

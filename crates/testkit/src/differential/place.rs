@@ -1,5 +1,6 @@
 //! Where scenarios run: an API, and how our sidecars come to it. As processes they have a kubeconfig; within this
-//! process they have the embedded API itself.
+//! process they have the embedded API itself. On the embedded API they are sidecars, with that role's rights; who makes
+//! and looks at objects there is an administrator.
 
 use std::path::{Path, PathBuf};
 
@@ -21,21 +22,23 @@ pub struct Place {
 
 #[derive(Clone)]
 enum Way {
-    Over(PathBuf),
+    Over { admin: PathBuf, sidecar: PathBuf },
     Within(Api),
 }
 
 impl Place {
-    /// A real cluster.
+    /// A real cluster. What roles upstream's sidecars need there is another test's business.
     pub fn cluster(cluster: &TestCluster) -> Self {
         let directory = cluster.directory().to_owned();
-        Self { way: Way::Over(cluster.kubeconfig()), directory, is_cluster: true }
+        let (admin, sidecar) = (cluster.kubeconfig(), cluster.kubeconfig());
+        Self { way: Way::Over { admin, sidecar }, directory, is_cluster: true }
     }
 
     /// `wharf apiserver`, over HTTPS.
     pub fn embedded(server: &Embedded) -> Self {
         let directory = server.directory().to_owned();
-        Self { way: Way::Over(server.kubeconfig().to_owned()), directory, is_cluster: false }
+        let (admin, sidecar) = (server.kubeconfig().to_owned(), server.kubeconfig_of_sidecar().to_owned());
+        Self { way: Way::Over { admin, sidecar }, directory, is_cluster: false }
     }
 
     /// The embedded API in this process, without a socket. Files that go with it are in the directory.
@@ -46,8 +49,8 @@ impl Place {
     /// A client of its API, with all rights.
     pub async fn client(&self) -> Result<kube::Client, String> {
         match &self.way {
-            Way::Over(kubeconfig) => crate::connect(kubeconfig).await,
-            Way::Within(api) => Ok(client(api)),
+            Way::Over { admin, .. } => crate::connect(admin).await,
+            Way::Within(api) => Ok(client(api, User::admin())),
         }
     }
 
@@ -57,8 +60,8 @@ impl Place {
 
     pub(super) fn connect(&self) -> Result<Server, String> {
         match &self.way {
-            Way::Over(kubeconfig) => Server::connect(kubeconfig),
-            Way::Within(api) => Server::of(|| client(api)),
+            Way::Over { admin, .. } => Server::connect(admin),
+            Way::Within(api) => Server::of(|| client(api, User::admin())),
         }
     }
 
@@ -73,8 +76,8 @@ impl Place {
         log: &Path,
     ) -> Result<Program, String> {
         match &self.way {
-            Way::Over(kubeconfig) => {
-                let kubeconfig = kubeconfig.display().to_string();
+            Way::Over { sidecar, .. } => {
+                let kubeconfig = sidecar.display().to_string();
                 let args = [&["--kubeconfig", &kubeconfig], args].concat();
                 let env = [("POD_NAME", who), ("POD_NAMESPACE", "default")];
                 let file = program_of(side, program, dir)?;
@@ -83,14 +86,14 @@ impl Place {
             Way::Within(_) if side == Side::Upstream => Err("upstream's sidecars are programs".to_owned()),
             Way::Within(api) => {
                 let api = api.clone();
-                Within::start(program, args, who, move || client(&api)).map(Program::Within)
+                Within::start(program, args, who, move || client(&api, User::sidecar())).map(Program::Within)
             }
         }
     }
 }
 
-fn client(api: &Api) -> kube::Client {
-    kube::Client::new(api.service(User::admin()), "default")
+fn client(api: &Api, user: User) -> kube::Client {
+    kube::Client::new(api.service(user), "default")
 }
 
 /// A sidecar that runs. It is gone with the value, as by kill -9.

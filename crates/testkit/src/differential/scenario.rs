@@ -74,6 +74,8 @@ pub(super) enum Step {
     Held(String),
     /// Other calls fail from now on; held ones go on.
     Faults(Map<String, Value>),
+    /// What is wrong with volumes from now on, as their driver tells it: words for each.
+    Conditions(Map<String, Value>),
     /// kill -9.
     Kill(Process),
     /// And it is back.

@@ -64,6 +64,15 @@ fn sidecar(program: &str, args: &[&str], who: &str) -> Result<Sidecar, String> {
     let (mut driver, mut pace) = (None, Pace::with_timeout(Duration::from_secs(15)));
     let mut making = provisioner::Settings::default();
     let mut taking = snapshotter::Settings::default();
+    let mut watching = health_monitor::Settings::default();
+    // As the flags' own defaults are, but for the owner, which is a pod.
+    let mut room = provisioner::CapacitySettings {
+        immediate_binding: false,
+        poll_interval: Duration::from_secs(60),
+        owner_level: -1,
+        pod: None,
+    };
+    let mut tells_room = false;
     let mut words = args.iter();
     while let Some(word) = words.next() {
         let (flag, value) = word.split_once('=').unwrap_or((word, ""));
@@ -90,6 +99,11 @@ fn sidecar(program: &str, args: &[&str], who: &str) -> Result<Sidecar, String> {
             }
             "--strict-topology" => making.strict_topology = value != "false",
             "--immediate-topology" => making.immediate_topology = value != "false",
+            "--enable-capacity" => tells_room = true,
+            "--capacity-poll-interval" => room.poll_interval = time(value)?,
+            "--capacity-ownerref-level" if value == "-1" => {}
+            "--monitor-interval" => watching.monitor_interval = time(value)?,
+            "--list-volumes-interval" => watching.list_volumes_interval = time(value)?,
             // The limits are far above what a scenario asks, and the features are always there.
             "--kube-api-qps" | "--kube-api-burst" | "--v" | "--feature-gates" => {}
             _ => return Err(format!("the sidecar in this process does not know {word}")),
@@ -100,6 +114,7 @@ fn sidecar(program: &str, args: &[&str], who: &str) -> Result<Sidecar, String> {
         "csi-attacher" => Role::Attacher,
         "csi-resizer" => Role::Resizer,
         "csi-snapshotter" => Role::Snapshotter,
+        "csi-external-health-monitor-controller" => Role::HealthMonitor,
         "snapshot-controller" => Role::SnapshotController,
         _ => return Err(format!("{program} is no sidecar that runs in this process")),
     };
@@ -111,11 +126,11 @@ fn sidecar(program: &str, args: &[&str], who: &str) -> Result<Sidecar, String> {
         election: None,
         topology: true,
         node: None,
-        provisioner: provisioner::Settings { pace, ..making },
+        provisioner: provisioner::Settings { pace, capacity: tells_room.then_some(room), ..making },
         attacher: attacher::Settings { pace, ..attacher::Settings::default() },
         resizer: resizer::Settings { pace, ..resizer::Settings::default() },
         snapshotter: snapshotter::Settings { pace, ..taking },
-        health_monitor: health_monitor::Settings::default(),
+        health_monitor: watching,
         snapshot_controller: snapshot_controller::Settings {
             pace,
             ..snapshot_controller::Settings::default()

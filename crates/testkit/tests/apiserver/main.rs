@@ -5,6 +5,7 @@
 
 mod kubectl;
 mod normal;
+mod patches;
 mod requests;
 mod servers;
 
@@ -18,7 +19,7 @@ use serde::Deserialize;
 struct Allowed {
     /// The name of the case; several of them with a `*` at the end.
     case: String,
-    /// The lines of the difference begin so, at least one of them, and no others are there.
+    /// The lines of the difference: all of these are there, and no others. One that begins so with a `*` at the end.
     lines: Vec<String>,
     /// Why.
     #[allow(dead_code, reason = "for readers")]
@@ -31,6 +32,11 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(format!("{directory}/{file}")).unwrap()
 }
 
+/// Whether a text is as a pattern says: the same, or with a `*` at the end one that begins so.
+fn matches(pattern: &str, text: &str) -> bool {
+    pattern.strip_suffix('*').map_or(pattern == text, |start| text.starts_with(start))
+}
+
 /// More would be another API.
 const MOST: usize = 15;
 
@@ -41,8 +47,9 @@ fn judge(what: &str, allowed: &str, cases: Vec<(String, Vec<String>)>) {
     let (all, mut failed, mut occurred) = (cases.len(), 0, BTreeSet::new());
     for (case, lines) in cases {
         let fits = |it: &Allowed| {
-            let named = it.case.strip_suffix('*').map_or(it.case == case, |start| case.starts_with(start));
-            named && lines.iter().all(|line| it.lines.iter().any(|begin| line.starts_with(begin)))
+            matches(&it.case, &case)
+                && lines.iter().all(|line| it.lines.iter().any(|pattern| matches(pattern, line)))
+                && it.lines.iter().all(|pattern| lines.iter().any(|line| matches(pattern, line)))
         };
         match allowed.iter().position(fits) {
             _ if lines.is_empty() => {}

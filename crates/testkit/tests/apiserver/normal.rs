@@ -30,6 +30,7 @@ pub(crate) fn value(value: &mut Value) {
         Value::Object(map) => {
             // They are server-side apply's, which ours does not have.
             map.remove("managedFields");
+            ages(map);
             for (field, inner) in map.iter_mut() {
                 match FIELDS.iter().find(|known| *known == field) {
                     // An empty or missing one is not the same as one that is there.
@@ -47,6 +48,16 @@ pub(crate) fn value(value: &mut Value) {
         Value::Array(list) => list.iter_mut().for_each(self::value),
         Value::String(text) => *text = words(text),
         _ => {}
+    }
+}
+
+/// The cells of a table that say how old something is.
+fn ages(table: &mut serde_json::Map<String, Value>) {
+    let mut columns = table.get("columnDefinitions").and_then(Value::as_array).into_iter().flatten();
+    let column = columns.position(|column| column["name"] == "Age");
+    let rows = table.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten();
+    for cell in rows.filter_map(|row| row.get_mut("cells")?.get_mut(column?)) {
+        *cell = "<age>".into();
     }
 }
 
@@ -183,6 +194,11 @@ fn only_what_may_differ_is_replaced() {
     value(&mut object);
     assert_eq!(object["metadata"], serde_json::json!({"uid": "<uid>", "name": "a", "resourceVersion": ""}));
     assert_eq!(object["time"], Value::Null);
+    let mut rows = serde_json::json!({
+        "columnDefinitions": [{"name": "Name"}, {"name": "Age"}], "rows": [{"cells": ["a", "1s"]}],
+    });
+    value(&mut rows);
+    assert_eq!(rows["rows"][0]["cells"], serde_json::json!(["a", "<age>"]));
     assert_eq!(
         table("NAME   STATUS   AGE\na      Bound    5m"),
         ["NAME | STATUS | AGE", "a | Bound | <age>"]

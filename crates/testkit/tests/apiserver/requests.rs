@@ -70,7 +70,7 @@ mod cluster {
     }
 }
 
-async fn client(servers: &Servers, side: Side) -> kube::Client {
+pub(crate) async fn client(servers: &Servers, side: Side) -> kube::Client {
     wharf_testkit::connect(&servers.kubeconfig(side)).await.unwrap()
 }
 
@@ -132,30 +132,41 @@ fn placed(text: &str, kept: &BTreeMap<String, String>) -> String {
     kept.iter().fold(text.to_owned(), |text, (name, to)| text.replace(&format!("${{{name}}}"), to))
 }
 
-/// The code, and the body: JSON, or a list of JSON lines, or a string.
 async fn send(client: &kube::Client, step: &Step, kept: &BTreeMap<String, String>) -> (u16, Value) {
-    let target = placed(&step.send, kept);
-    let (method, path) = target.split_once(' ').unwrap();
-    let mut request = Request::builder().method(method).uri(path);
-    request = request.header("accept", step.accept.as_deref().unwrap_or("application/json"));
     let body = match (&step.raw, &step.body) {
         (Some(raw), _) => placed(raw, kept),
         (None, Value::Null) => String::new(),
         (None, body) => placed(&body.to_string(), kept),
     };
+    let media = step.content_type.as_deref().unwrap_or("application/json");
+    let body = (!body.is_empty()).then_some((media, body));
+    answer(client, &placed(&step.send, kept), step.accept.as_deref(), body).await.unwrap()
+}
+
+/// Sends `METHOD PATH`, with a body of a type. The code, and the answer's body: JSON, or a list of JSON lines, or a string.
+pub(crate) async fn answer(
+    client: &kube::Client,
+    target: &str,
+    accept: Option<&str>,
+    body: Option<(&str, String)>,
+) -> Result<(u16, Value), kube::Error> {
+    let (method, path) = target.split_once(' ').unwrap();
+    let mut request = Request::builder().method(method).uri(path);
+    request = request.header("accept", accept.unwrap_or("application/json"));
+    let (media, body) = body.unwrap_or_default();
     if !body.is_empty() {
-        request = request.header("content-type", step.content_type.as_deref().unwrap_or("application/json"));
+        request = request.header("content-type", media);
     }
-    let response = client.send(request.body(body.into_bytes().into()).unwrap()).await.unwrap();
+    let response = client.send(request.body(body.into_bytes().into()).unwrap()).await?;
     let code = response.status().as_u16();
     let bytes = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
     let text = String::from_utf8_lossy(&bytes);
     let lines: Result<Vec<Value>, _> = serde_json::Deserializer::from_str(&text).into_iter().collect();
-    match lines {
+    Ok(match lines {
         Ok(mut one) if one.len() == 1 && !target.contains("watch=") => (code, one.remove(0)),
         Ok(many) => (code, many.into()),
         Err(_) => (code, text.into_owned().into()),
-    }
+    })
 }
 
 #[test]

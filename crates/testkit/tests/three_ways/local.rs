@@ -61,7 +61,8 @@ fn claims_of_the_local_driver() {
     let (work, nothing) = (server.directory(), tempfile::tempdir().unwrap());
     let socket = work.join("csi.sock");
     let (socket, endpoint) = (socket.display().to_string(), format!("unix://{}", socket.display()));
-    let (path, kubeconfig) = (pool.path().display().to_string(), server.kubeconfig().display().to_string());
+    let (path, kubeconfig) =
+        (pool.path().display().to_string(), server.kubeconfig_of_sidecar().display().to_string());
     let driver = ["driver", "local", "--node-id", NODE, "--pool", &path, "--endpoint", &endpoint];
     let mut driver = Beside::start(&built("wharf"), &driver, &work.join("driver.log"));
     let sidecar =

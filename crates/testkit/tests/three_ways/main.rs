@@ -1,7 +1,7 @@
 //! Our sidecars, scenario by scenario, on three APIs: the embedded one within this process, the same over HTTPS, and a
 //! real kube-apiserver. What is left at the end, what was said and what the driver was asked must be the same.
 //!
-//! The scenarios are those of the differential tests. Claims are bound, protected and so on by our own controllers at
+//! The scenarios are those of the differential tests, and for the sidecars that those leave out, `others.yaml`. Claims are bound, protected and so on by our own controllers at
 //! all three: what is compared is the API.
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
@@ -19,12 +19,13 @@ use wharf_apiserver::store::{self, Store};
 use wharf_testkit::differential::{Comparison, Outcomes, Place, Scenario, Side, load, run_all};
 use wharf_testkit::{ClusterOptions, Embedded, TestCluster};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     include_str!("../differential/provisioner.yaml"),
     include_str!("../differential/resizer.yaml"),
     include_str!("../differential/snapshots.yaml"),
     include_str!("../differential/groups.yaml"),
     include_str!("../differential/restore.yaml"),
+    include_str!("others.yaml"),
 ];
 /// Of Kubernetes' own only those that the embedded API has too.
 const UPSTREAMS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller";

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{container, volumes};
-use crate::kinds::{json, meta, names, node, topology};
+use super::{affinity, container, network, ports, security, volumes};
+use crate::kinds::{json, meta, names, node};
 use crate::status::Cause;
 
 /// The largest number of 32 bits, which upstream's seconds have.
@@ -22,12 +22,14 @@ pub(super) fn validate(pod: &Value) -> Vec<Cause> {
     causes.extend(wrong);
     causes.extend(container::validate_all(spec, &volumes));
     if json::flag(spec, "/hostNetwork") {
-        causes.extend(container::host_ports(spec));
+        causes.extend(ports::host_ports(spec));
     }
     causes.extend(one_of(spec, "restartPolicy", &["Always", "OnFailure", "Never"]));
     causes.extend(one_of(spec, "dnsPolicy", &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"]));
     causes.extend(meta::labels(spec, "/nodeSelector", "spec.nodeSelector"));
-    causes.extend(node_affinity(spec));
+    causes.extend(security::pod(spec));
+    causes.extend(affinity::validate(spec));
+    causes.extend(network::dns(spec));
     for (index, gate) in json::list(spec, "/readinessGates").iter().enumerate() {
         let field = format!("spec.readinessGates[{index}].conditionType");
         let name = json::text(gate, "/conditionType");
@@ -42,6 +44,8 @@ pub(super) fn validate(pod: &Value) -> Vec<Cause> {
             causes.push(Cause::duplicate(&field, &name.into()));
         }
     }
+    causes.extend(affinity::spread(spec));
+    causes.extend(security::host_users(spec));
     for (field, rule) in
         [("serviceAccountName", names::subdomain as meta::NameRule), ("nodeName", names::subdomain)]
     {
@@ -56,8 +60,13 @@ pub(super) fn validate(pod: &Value) -> Vec<Cause> {
     causes.extend(named(spec, "hostname", names::label));
     causes.extend(named(spec, "subdomain", names::label));
     causes.extend(tolerations(spec));
+    causes.extend(network::host_aliases(spec));
     causes.extend(named(spec, "priorityClassName", names::subdomain));
     causes.extend(named(spec, "runtimeClassName", names::subdomain));
+    if json::has(spec, "/preemptionPolicy") {
+        causes.extend(one_of(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"]));
+    }
+    causes.extend(security::system(spec));
     if json::text(spec, "/serviceAccountName").is_empty() {
         causes.extend(volumes::tokens_without_account(spec));
     }
@@ -81,32 +90,6 @@ fn one_of(spec: &Value, field: &str, known: &[&str]) -> Option<Cause> {
         value if known.contains(&value) => None,
         value => Some(Cause::not_supported(&path, &value.into(), known)),
     }
-}
-
-fn node_affinity(spec: &Value) -> Vec<Cause> {
-    const FIELD: &str = "spec.affinity.nodeAffinity";
-    let Some(affinity) = spec.pointer("/affinity/nodeAffinity") else { return Vec::new() };
-    let mut causes = Vec::new();
-    let (required, preferred) =
-        ("requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution");
-    if let Some(selector) = affinity.get(required) {
-        causes.extend(topology::node_selector(selector, &format!("{FIELD}.{required}"), false));
-    }
-    for (index, term) in json::list(affinity, &format!("/{preferred}")).iter().enumerate() {
-        let field = format!("{FIELD}.{preferred}[{index}]");
-        let weight = json::number(term, "/weight").unwrap_or_default();
-        if !(1..=100).contains(&weight) {
-            causes.push(Cause::invalid(
-                &format!("{field}.weight"),
-                &weight.into(),
-                "must be in the range 1-100",
-            ));
-        }
-        if let Some(preference) = term.get("preference") {
-            causes.extend(topology::node_selector_term(preference, &format!("{field}.preference"), false));
-        }
-    }
-    causes
 }
 
 /// What is wrong with tolerations.

@@ -54,6 +54,19 @@ fn fields_of_a_closed_gate_are_dropped() {
     let mut changed = kept.clone();
     POD.prepare_update(&mut changed, &kept, Time(0));
     assert_eq!(changed["spec"], kept["spec"]);
+
+    let hidden = container(json!({
+        "lifecycle": {"stopSignal": "SIGUSR1"}, "env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k"}}}],
+    }));
+    let kept = with(&with(&good(), &hidden), &json!({"spec": {"hostnameOverride": "h"}}));
+    let mut pod = kept.clone();
+    POD.prepare_create(&mut pod, Time(0));
+    let of = &pod["spec"]["containers"][0];
+    assert_eq!((of.get("lifecycle"), &of["env"][0]["valueFrom"]), (None, &json!({})));
+    assert_eq!(pod["spec"].get("hostnameOverride"), None);
+    let mut changed = kept.clone();
+    POD.prepare_update(&mut changed, &kept, Time(0));
+    assert_eq!(changed["spec"], kept["spec"]);
 }
 
 #[test]
@@ -71,7 +84,7 @@ fn a_pod_with_gates_is_not_scheduled() {
 #[test]
 fn quality_of_service() {
     let of = |resources: Value| {
-        super::container::quality(&json!({"spec": {"containers": [{"resources": resources}]}}))
+        super::resources::quality(&json!({"spec": {"containers": [{"resources": resources}]}}))
     };
     assert_eq!(of(json!({})), "BestEffort");
     assert_eq!(of(json!({"requests": {"cpu": "1"}})), "Burstable");
@@ -182,6 +195,58 @@ fn new_pods() {
         (
             json!({"spec": {"activeDeadlineSeconds": 0}}),
             vec!["spec.activeDeadlineSeconds: Invalid value: 0: must be between 1 and 2147483647, inclusive"],
+        ),
+        (
+            container(
+                json!({"ports": [{"containerPort": 1, "hostPort": 9}, {"containerPort": 2, "hostPort": 9}]}),
+            ),
+            vec!["spec.containers[0].ports[1].hostPort: Duplicate value: \"TCP//9\""],
+        ),
+        (
+            with(
+                &container(
+                    json!({"resizePolicy": [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]}),
+                ),
+                &json!({"spec": {"restartPolicy": "Never", "preemptionPolicy": "Sometimes"}}),
+            ),
+            vec![
+                "spec.containers[0].resizePolicy: Invalid value: \"RestartContainer\": must be 'NotRequired' when \
+                 `restartPolicy` is 'Never'",
+                "spec.preemptionPolicy: Unsupported value: \"Sometimes\": supported values: \"PreemptLowerPriority\", \
+                 \"Never\"",
+            ],
+        ),
+        // What each file says is asked of each pod, in upstream's order.
+        (
+            with(
+                &container(
+                    json!({"livenessProbe": {}, "securityContext": {"runAsUser": -1}, "env": [{"valueFrom": {}}]}),
+                ),
+                &json!({"spec": {
+                    "dnsPolicy": "None", "securityContext": {"fsGroup": -1}, "hostAliases": [{"ip": "::1", "hostnames": [""]}],
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+                    "topologySpreadConstraints": [{"topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule"}],
+                    "hostUsers": false, "hostPID": true, "os": {},
+                }}),
+            ),
+            vec![
+                "spec.containers[0].env[0].name: Required value",
+                "spec.containers[0].env[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, \
+                 `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
+                "spec.containers[0].securityContext.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+                "spec.containers[0].livenessProbe: Required value: must specify a handler type",
+                "spec.securityContext.fsGroup: Invalid value: -1: must be between 0 and 2147483647, inclusive",
+                "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms: Required \
+                 value: must have at least one node selector term",
+                "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+                "spec.topologySpreadConstraints[0].maxSkew: Invalid value: 0: must be greater than zero",
+                "spec.HostPID: Forbidden: when `hostUsers` is false",
+                "spec.hostAliases[0].hostnames[0]: Invalid value: \"\": a lowercase RFC 1123 subdomain must consist of lower \
+                 case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. \
+                 'example.com', regex used for validation is \
+                 '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
+                "spec.os.name: Required value",
+            ],
         ),
         (
             json!({"spec": {"nodeName": "n", "schedulingGates": [{"name": "a/b"}]}}),

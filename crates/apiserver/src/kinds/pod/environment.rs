@@ -1,0 +1,232 @@
+//! The environment of a container, and what of a pod or of a container's resources can be told in it.
+
+use serde_json::Value;
+use wharf_model::Quantity;
+
+use crate::kinds::{json, meta, names};
+use crate::status::Cause;
+
+/// What of a pod a variable can hold.
+const FIELDS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// What has a name in the API, though no variable can hold it.
+const OTHER_FIELDS: [&str; 5] =
+    ["metadata.annotations", "metadata.labels", "spec.restartPolicy", "spec.schedulerName", "status.phase"];
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+/// What is wrong with a container's variables.
+pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (index, variable) in json::list(container, "/env").iter().enumerate() {
+        let at = format!("{at}.env[{index}]");
+        match json::text(variable, "/name") {
+            "" => causes.push(Cause::required(&format!("{at}.name"), "")),
+            name => causes.extend(meta::each(&format!("{at}.name"), name, variable_name(name))),
+        }
+        if let Some(Value::Object(from)) = variable.get("valueFrom") {
+            let at = format!("{at}.valueFrom");
+            for source in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef"] {
+                if let Some(of) = from.get(source) {
+                    causes.extend(value_from(source, of, &format!("{at}.{source}")));
+                }
+            }
+            let wrong = if from.is_empty() {
+                "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`"
+            } else if !json::text(variable, "/value").is_empty() {
+                "may not be specified when `value` is not empty"
+            } else if from.len() > 1 {
+                "may not have more than one field specified at a time"
+            } else {
+                continue;
+            };
+            causes.push(Cause::invalid(&at, &"".into(), wrong));
+        }
+    }
+    for (index, source) in json::list(container, "/envFrom").iter().enumerate() {
+        let prefix = json::text(source, "/prefix");
+        causes.extend(meta::each(&format!("{at}.envFrom[{index}].prefix"), prefix, variable_name(prefix)));
+        let mut found = 0;
+        for reference in ["configMapRef", "secretRef"] {
+            let Some(of) = source.get(reference) else { continue };
+            found += 1;
+            let name = json::text(of, "/name");
+            let field = format!("{at}.envFrom[{index}].{reference}.name");
+            causes.extend(meta::each(&field, name, names::subdomain(name, false)));
+        }
+        let wrong = match found {
+            0 => "must specify one of: `configMapRef` or `secretRef`",
+            1 => continue,
+            _ => "may not have more than one field specified at a time",
+        };
+        causes.push(Cause::invalid(&format!("{at}.envFrom"), &"".into(), wrong));
+    }
+    causes
+}
+
+fn variable_name(name: &str) -> Vec<String> {
+    if name.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=') {
+        return Vec::new();
+    }
+    vec![
+        "a valid environment variable name must consist only of printable ASCII characters other than '='"
+            .into(),
+    ]
+}
+
+fn value_from(source: &str, of: &Value, at: &str) -> Vec<Cause> {
+    match source {
+        "fieldRef" => field(of, at),
+        "resourceFieldRef" => resource(of, at),
+        _ => {
+            let name = json::text(of, "/name");
+            let mut causes: Vec<Cause> =
+                meta::each(&format!("{at}.name"), name, names::subdomain(name, false)).collect();
+            match json::text(of, "/key") {
+                "" => causes.push(Cause::required(&format!("{at}.key"), "")),
+                key => causes.extend(meta::each(&format!("{at}.key"), key, names::key(key))),
+            }
+            causes
+        }
+    }
+}
+
+/// A field of the pod; an annotation or a label of it as `metadata.labels['KEY']`.
+fn field(of: &Value, at: &str) -> Vec<Cause> {
+    let (version, path) = (json::text(of, "/apiVersion"), json::text(of, "/fieldPath"));
+    let path_at = format!("{at}.fieldPath");
+    for (text, field) in [(version, "apiVersion"), (path, "fieldPath")] {
+        if text.is_empty() {
+            return vec![Cause::required(&format!("{at}.{field}"), "")];
+        }
+    }
+    let subscripted =
+        path.strip_suffix("']").and_then(|path| path.split_once("['")).filter(|(of, _)| !of.is_empty());
+    let wrong = match subscripted {
+        _ if version != "v1" => format!("unsupported pod version: {version}"),
+        Some(("metadata.annotations", key)) => {
+            let key = key.to_lowercase();
+            return meta::each(at, &key, names::qualified(&key)).collect();
+        }
+        Some(("metadata.labels", key)) => return meta::each(at, key, names::qualified(key)).collect(),
+        Some(_) => format!("field label does not support subscript: {path}"),
+        // What was sent before there were nodes.
+        None if path == "spec.host" || FIELDS.contains(&path) => return Vec::new(),
+        None if OTHER_FIELDS.contains(&path) => {
+            return vec![Cause::not_supported(&path_at, &path.into(), &FIELDS)];
+        }
+        None => format!("field label not supported: {path}"),
+    };
+    vec![Cause::invalid(&path_at, &path.into(), &format!("error converting fieldPath: {wrong}"))]
+}
+
+/// What a container may use, in units of a divisor.
+fn resource(of: &Value, at: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let resource = json::text(of, "/resource");
+    let (_, name) = resource.split_once('.').unwrap_or_default();
+    let is_huge =
+        ["limits.hugepages-", "requests.hugepages-"].iter().any(|start| resource.starts_with(start));
+    if resource.is_empty() {
+        causes.push(Cause::required(&format!("{at}.resource"), ""));
+    } else if !RESOURCES.contains(&resource) && !is_huge {
+        causes.push(Cause::not_supported(&format!("{at}.resource"), &resource.into(), &RESOURCES));
+    }
+    if json::quantity(of, "/divisor").is_none_or(|divisor| divisor == Quantity::ZERO) {
+        return causes;
+    }
+    const BYTES: &str = "1, 1k, 1M, 1G, 1T, 1P, 1E, 1Ki, 1Mi, 1Gi, 1Ti, 1Pi, 1Ei";
+    let (known, words, name) = match name {
+        "cpu" => ("1m, 1", "1m and 1", "cpu"),
+        "memory" => (BYTES, BYTES, "memory"),
+        "ephemeral-storage" => (BYTES, BYTES, "local ephemeral storage"),
+        _ if is_huge => (BYTES, BYTES, "hugepages"),
+        _ => return causes,
+    };
+    if !known.split(", ").any(|known| known == json::text(of, "/divisor")) {
+        let detail = format!("only divisor's values {words} are supported with the {name} resource");
+        causes.push(Cause::invalid(&format!("{at}.divisor"), &resource.into(), &detail));
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::kinds::testing::lines;
+
+    #[test]
+    fn what_a_variable_can_hold() {
+        let of = |from: Value| {
+            let wrong = lines(validate(&json!({"env": [{"name": "A", "valueFrom": from}]}), "c"));
+            wrong.into_iter().map(|line| line.replace("c.env[0].valueFrom", "")).collect::<Vec<_>>()
+        };
+        let field = |path: &str| of(json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}}));
+        for path in ["metadata.name", "status.podIPs", "spec.host", "metadata.labels['a.b/c']"] {
+            assert!(field(path).is_empty(), "{path}");
+        }
+        for (path, expected) in [
+            ("", ".fieldRef.fieldPath: Required value"),
+            (
+                "spec.image",
+                ".fieldRef.fieldPath: Invalid value: \"spec.image\": error converting fieldPath: field label not \
+                 supported: spec.image",
+            ),
+            (
+                "spec.nodeName['a']",
+                ".fieldRef.fieldPath: Invalid value: \"spec.nodeName['a']\": error converting fieldPath: field label does \
+                 not support subscript: spec.nodeName['a']",
+            ),
+            (
+                "status.phase",
+                ".fieldRef.fieldPath: Unsupported value: \"status.phase\": supported values: \"metadata.name\", \
+                 \"metadata.namespace\", \"metadata.uid\", \"spec.nodeName\", \"spec.serviceAccountName\", \
+                 \"status.hostIP\", \"status.hostIPs\", \"status.podIP\", \"status.podIPs\"",
+            ),
+        ] {
+            assert_eq!(field(path), [expected]);
+        }
+        assert_eq!(field("metadata.annotations['']").len(), 2);
+        let resource = |resource: &str, divisor: &str| {
+            of(json!({"resourceFieldRef": {"resource": resource, "divisor": divisor}}))
+        };
+        for (name, divisor) in
+            [("limits.cpu", "1m"), ("requests.memory", "1Mi"), ("limits.hugepages-2Mi", "0")]
+        {
+            assert!(resource(name, divisor).is_empty(), "{name}");
+        }
+        assert_eq!(resource("", "0"), [".resourceFieldRef.resource: Required value"]);
+        assert_eq!(
+            resource("limits.cpu", "1Mi"),
+            [
+                ".resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported \
+                 with the cpu resource"
+            ]
+        );
+        assert!(resource("limits.disk", "0")[0].starts_with(".resourceFieldRef.resource: Unsupported value"));
+        assert_eq!(
+            of(json!({})),
+            [
+                ": Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or \
+                 `secretKeyRef`"
+            ]
+        );
+    }
+}

@@ -1,0 +1,101 @@
+//! The ports of containers: their own, and those of the host.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::container::one_of;
+use crate::kinds::{json, meta};
+use crate::status::Cause;
+
+/// What is wrong with the name of a port.
+pub(super) fn name(name: &str) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if name.len() > 15 {
+        wrong.push("must be no more than 15 characters".into());
+    }
+    let is_known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if name.is_empty() || !name.bytes().all(is_known) {
+        wrong.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".into());
+    }
+    if !name.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        wrong.push("must contain at least one letter (a-z)".into());
+    }
+    if name.contains("--") {
+        wrong.push("must not contain consecutive hyphens".into());
+    }
+    if name.starts_with('-') || name.ends_with('-') {
+        wrong.push("must not begin or end with a hyphen".into());
+    }
+    wrong
+}
+
+/// What is wrong with the ports of a container.
+pub(super) fn validate(container: &Value, at: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (index, port) in json::list(container, "/ports").iter().enumerate() {
+        let at = format!("{at}.ports[{index}]");
+        let name = json::text(port, "/name");
+        if !name.is_empty() {
+            let wrong = self::name(name);
+            if wrong.is_empty() && !seen.insert(name) {
+                causes.push(Cause::duplicate(&format!("{at}.name"), &name.into()));
+            }
+            causes.extend(meta::each(&format!("{at}.name"), name, wrong));
+        }
+        for (field, is_required) in [("containerPort", true), ("hostPort", false)] {
+            match json::number(port, &format!("/{field}")).unwrap_or_default() {
+                0 if is_required => causes.push(Cause::required(&format!("{at}.{field}"), "")),
+                0..=65535 => (),
+                number => {
+                    let detail = "must be between 1 and 65535, inclusive";
+                    causes.push(Cause::invalid(&format!("{at}.{field}"), &number.into(), detail));
+                }
+            }
+        }
+        causes.extend(one_of(
+            json::text(port, "/protocol"),
+            &format!("{at}.protocol"),
+            &["SCTP", "TCP", "UDP"],
+        ));
+    }
+    causes
+}
+
+/// A port of the host is one container's.
+pub(super) fn conflicts(containers: &[Value], at: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (i, container) in containers.iter().enumerate() {
+        for (j, port) in json::list(container, "/ports").iter().enumerate() {
+            let host = json::number(port, "/hostPort").unwrap_or_default();
+            let of = |field: &str| json::text(port, &format!("/{field}"));
+            let taken = format!("{}/{}/{host}", of("protocol"), of("hostIP"));
+            if host != 0 && !seen.insert(taken.clone()) {
+                let field = format!("{at}[{i}].ports[{j}].hostPort");
+                causes.push(Cause::duplicate(&field, &taken.into()));
+            }
+        }
+    }
+    causes
+}
+
+/// In the network of the host, ports are the host's.
+pub(super) fn host_ports(spec: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (i, container) in json::list(spec, "/containers").iter().enumerate() {
+        for (j, port) in json::list(container, "/ports").iter().enumerate() {
+            let host = json::number(port, "/hostPort").unwrap_or_default();
+            if host != json::number(port, "/containerPort").unwrap_or_default() {
+                let detail = "must match `containerPort` when `hostNetwork` is true";
+                causes.push(Cause::invalid(
+                    &format!("spec.containers[{i}].ports[{j}].hostPort"),
+                    &host.into(),
+                    detail,
+                ));
+            }
+        }
+    }
+    causes
+}
