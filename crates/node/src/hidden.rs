@@ -3,7 +3,9 @@
 //!
 //! A path is judged as it was opened, so links are no way in. A place is known by its file system and the path in it, so
 //! neither is a second mount of the same file system. And what is mounted in somebody else's mount namespace is refused:
-//! `/proc/PID/root` of another pod's process would be that pod's view, with its volumes.
+//! `/proc/PID/root` of another pod's process would be that pod's view, with its volumes. For the same reason no pod gets the
+//! host's `/proc`: the kernel lets root follow such a link to any process that has no more rights than itself, and all pods
+//! have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -25,6 +27,14 @@ pub enum Refusal {
         path: PathBuf,
         /// The hidden place.
         place: PathBuf,
+    },
+    /// It is of procfs.
+    #[error(
+        "hostPath {path:?} is refused: it shows the machine's processes, and by way of them what no pod may see"
+    )]
+    Processes {
+        /// As the pod has it.
+        path: PathBuf,
     },
     /// It is of another mount namespace.
     #[error("hostPath {path:?} is refused: it leads out of the host's own mounts, into another container's")]
@@ -87,6 +97,7 @@ impl Host {
         let whole = whole.join(rest).components().collect::<PathBuf>();
         match self.holding(&whole) {
             Some(place) => Err(Refusal::Hidden { path: path.to_owned(), place: place.to_owned() }),
+            None if shows_processes(&self.table, &whole) => Err(Refusal::Processes { path: path.to_owned() }),
             None => Ok(whole),
         }
     }
@@ -142,6 +153,12 @@ impl Host {
     }
 }
 
+/// Whether a path without links is, or lies in, procfs. What is mounted there in turn counts too: it has no place without it.
+pub(crate) fn shows_processes(table: &MountTable, path: &Path) -> bool {
+    let mut procfs = table.mounts().iter().filter(|mount| mount.fs_type == "proc");
+    procfs.any(|mount| path.starts_with(&mount.mount_point))
+}
+
 /// The way from `above` to `spot`, if that is there or beneath.
 fn beneath(spot: &Spot, above: &Spot) -> Option<PathBuf> {
     if spot.0 != above.0 {
@@ -168,6 +185,9 @@ mod tests {
 3 1 8:1 /var/lib /bound rw - ext4 /dev/sda1 rw
 4 1 8:2 / /again rw - ext4 /dev/sdb rw
 5 1 7:0 / /var/lib/wharf/pool rw - xfs /dev/loop0 rw
+6 1 0:5 / /proc rw - proc proc rw
+7 6 0:6 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw
+8 1 0:5 /1 /srv/one rw - proc proc rw
 ";
 
     fn host(hidden: &[&str]) -> Host {
@@ -193,6 +213,22 @@ mod tests {
             ("/again/pools", false),
         ] {
             assert_eq!(host.holding(Path::new(path)).is_some(), hidden, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_shows_processes() {
+        let host = host(&[]);
+        for (path, shows) in [
+            ("/", false),
+            ("/proc", true),
+            ("/proc/1/root", true),
+            ("/proc/sys/fs/binfmt_misc/status", true),
+            ("/srv", false),
+            ("/srv/one/environ", true),
+            ("/process", false),
+        ] {
+            assert_eq!(shows_processes(host.table(), Path::new(path)), shows, "{path}");
         }
     }
 
@@ -242,6 +278,10 @@ mod tests {
             assert_eq!(answer.is_ok(), !hidden, "{path}: {answer:?}");
         }
         assert!(host.admit_path(&dir.join("free/dangling")).is_err());
+        for path in ["/proc", "/proc/self", "/proc/self/fd", "/proc/self/root/proc/1", "/proc/not-yet"] {
+            let answer = host.admit_path(Path::new(path));
+            assert!(matches!(answer, Err(Refusal::Processes { .. })), "{path}: {answer:?}");
+        }
         assert_eq!(host.admit_path(Path::new("/proc/self/root/etc")).unwrap(), Path::new("/etc"));
         assert_eq!(mount_of("pos:\t0\nflags:\t010000000\nmnt_id:\t29\nino:\t2\n"), Some(29));
     }

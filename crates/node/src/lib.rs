@@ -3,9 +3,10 @@
 //! - [`plugins`]: drivers register themselves; what they say of the node goes to Node and CSINode.
 //! - [`volumes`]: volumes of pods are staged and published, and taken down again, with kubelet's paths on disk.
 //! - [`pods`]: a pod's life on this node, from the first look to the last file.
-//! - [`runtime`]: containers as host processes.
+//! - [`containers`]: what pods ask of whatever runs their containers; [`runtime`]: containers as host processes.
 //! - [`machine`]: the Node object: that it is there, and how it is.
 
+pub mod containers;
 mod hidden;
 pub mod machine;
 pub mod paths;

@@ -17,9 +17,9 @@ mod clean;
 mod decide;
 mod env;
 pub mod fields;
+mod hooks;
 mod memory;
 mod probe;
-mod programs;
 mod spec;
 mod status;
 mod streams;
@@ -37,8 +37,9 @@ use wharf_model::whole::Pod;
 use wharf_model::whole::container::Container;
 use wharf_model::{ConfigMap, Key, Kind, Secret};
 
+use crate::containers::Containers;
 use crate::paths::Root;
-use crate::runtime::{Cause, Exit, Runtime, State};
+use crate::runtime::{Cause, Exit, State};
 use crate::volumes::Volumes;
 use act::Then;
 use decide::decide;
@@ -93,7 +94,7 @@ pub struct Agent {
     /// Volumes of pods.
     pub volumes: Volumes,
     /// Containers.
-    pub runtime: Runtime,
+    pub runtime: Arc<dyn Containers>,
     /// Where pods are on disk.
     pub root: Root,
     /// How pods are treated.
@@ -217,7 +218,7 @@ impl Pods {
         // All who may still use their volumes are told of before anything on disk is taken for nobody's.
         for uid in self.memories.uids() {
             let pod = self.memories.with(&uid, |memory| {
-                let view = memory.view(&self.agent.runtime, &self.agent.address);
+                let view = memory.view(&*self.agent.runtime, &self.agent.address);
                 let used = view.containers.iter().any(view::Seen::runs);
                 (!orphans.contains(&uid) && (used || !memory.pod.has_ended()))
                     .then(|| Arc::clone(&memory.pod))
@@ -349,7 +350,7 @@ impl Pods {
     }
 
     fn look(self: &Arc<Self>, uid: &str) -> Option<View> {
-        let (runtime, address) = (&self.agent.runtime, &self.agent.address);
+        let (runtime, address) = (&*self.agent.runtime, &self.agent.address);
         let view = self.memories.with(uid, |memory| memory.view(runtime, address))?;
         self.attend(uid, &view);
         Some(view)

@@ -19,6 +19,7 @@ mod record;
 mod report;
 mod root;
 mod shim;
+mod short;
 mod spec;
 
 use std::ffi::OsString;

@@ -123,7 +123,7 @@ impl Node {
             server,
             events,
             volumes,
-            runtime,
+            runtime: Arc::new(runtime),
             root,
             settings: pods::Settings::default(),
             gate: gate.clone(),

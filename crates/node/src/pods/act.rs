@@ -14,7 +14,7 @@ use wharf_model::{Kind, Time};
 use super::decide::{SHORTEST_GRACE, Step};
 use super::memory::{Kept, Stopping, There};
 use super::view::{Ended, Health, Life, Trouble, View, roles};
-use super::{Pods, clean, env, programs, spec};
+use super::{Pods, clean, env, hooks, spec};
 use crate::runtime::{ContainerId, StartError};
 
 /// Between two attempts to make a container that cannot be made: a second, then longer, up to this.
@@ -247,7 +247,7 @@ impl Pods {
         let (this, pod) = (Arc::clone(self), Arc::clone(&view.pod));
         let stopping = AbortOnDropHandle::new(tokio::spawn(async move {
             if let Some(hook) = hook
-                && let Err(why) = programs::hook(&this.agent.runtime, &id, &hook, millis(by, now())).await
+                && let Err(why) = hooks::run(&*this.agent.runtime, &id, &hook, millis(by, now())).await
             {
                 tracing::warn!(pod = %pod.metadata.key(), container = %id, why, "the hook before the end failed");
                 this.agent.events.tell(&*pod, EventType::Warning, "FailedPreStopHook", "PreStopHook failed");

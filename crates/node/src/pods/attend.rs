@@ -11,7 +11,7 @@ use wharf_model::whole::container::Container;
 use super::memory::{Attended, Beside};
 use super::probe::{self, Plan, Purpose, Said};
 use super::view::{Failed, Life, View, roles};
-use super::{Pods, programs};
+use super::{Pods, hooks};
 use crate::runtime::ContainerId;
 
 /// For a hook after the start, which has no limit of its own.
@@ -134,7 +134,7 @@ impl Pods {
         let handler = container.lifecycle.as_ref()?.post_start.clone()?;
         let (this, pod, name, id) = (Arc::clone(self), Arc::clone(pod), container.name.clone(), id.clone());
         Some(self.beside(async move {
-            let done = programs::hook(&this.agent.runtime, &id, &handler, POST_START).await;
+            let done = hooks::run(&*this.agent.runtime, &id, &handler, POST_START).await;
             if let Err(why) = &done {
                 tracing::warn!(pod = %pod.metadata.key(), container = name, why, "the hook after the start failed");
                 this.agent.events.tell(&*pod, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");

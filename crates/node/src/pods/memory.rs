@@ -11,7 +11,8 @@ use wharf_model::whole::container::{ContainerStatus, Terminated};
 
 use super::probe::{Plan, Purpose};
 use super::view::{Crash, Ended, Health, Life, Seen, Trouble, View, VolumesAre, roles};
-use crate::runtime::{Cause, ContainerId, Exit, Runtime, State};
+use crate::containers::Containers;
+use crate::runtime::{Cause, ContainerId, Exit, State};
 use crate::volumes::Mounted;
 
 /// What goes on beside a pod's worker, until this is dropped.
@@ -98,7 +99,7 @@ impl Memory {
     }
 
     /// What a rule may look at.
-    pub(super) fn view(&mut self, runtime: &Runtime, address: &str) -> View {
+    pub(super) fn view(&mut self, runtime: &dyn Containers, address: &str) -> View {
         let pod = Arc::clone(&self.pod);
         let containers = roles(&pod)
             .map(|(role, container)| {
@@ -144,7 +145,7 @@ impl Memory {
 
 impl Known {
     /// The newest life, and how the one before ended.
-    fn life(&mut self, runtime: &Runtime) -> (Life, Option<Ended>) {
+    fn life(&mut self, runtime: &dyn Containers) -> (Life, Option<Ended>) {
         let newest = self.lives.keys().chain(self.ends.keys()).max().copied();
         let Some(newest) = newest else { return (Life::None, None) };
         let before = match newest.checked_sub(1).map(|attempt| self.one(runtime, attempt)) {
@@ -154,7 +155,7 @@ impl Known {
         (self.one(runtime, newest), before)
     }
 
-    fn one(&mut self, runtime: &Runtime, attempt: u32) -> Life {
+    fn one(&mut self, runtime: &dyn Containers, attempt: u32) -> Life {
         if let Some(id) = self.lives.get(&attempt) {
             match runtime.state(id) {
                 State::Running { started, .. } => {

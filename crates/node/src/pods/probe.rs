@@ -5,6 +5,7 @@
 
 mod check;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{sleep, sleep_until};
@@ -13,7 +14,8 @@ use wharf_model::whole::container::{Container, Probe};
 
 use check::{Answer, Check};
 
-use crate::runtime::{ContainerId, Runtime};
+use crate::containers::Containers;
+use crate::runtime::ContainerId;
 
 /// What a probe is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,7 +116,7 @@ pub(super) enum Said {
 
 /// Asks until this is dropped, or until `tell` says that it is enough.
 pub(super) async fn ask(
-    runtime: Runtime,
+    runtime: Arc<dyn Containers>,
     id: ContainerId,
     plan: Plan,
     running_for: Duration,
@@ -126,7 +128,7 @@ pub(super) async fn ask(
     let mut verdict = Verdict::default();
     loop {
         let next = tokio::time::Instant::now() + plan.period;
-        let (well, note) = match plan.check.ask(&runtime, &id, plan.timeout).await {
+        let (well, note) = match plan.check.ask(&*runtime, &id, plan.timeout).await {
             Answer::Well => (true, None),
             Answer::Unwell(why) => (false, Some(format!("failed: {why}"))),
             // No answer is no verdict.

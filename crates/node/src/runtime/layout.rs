@@ -7,7 +7,7 @@ use wharf_linux::MountTable;
 
 use super::capabilities;
 use super::spec::ContainerSpec;
-use crate::hidden::Host;
+use crate::hidden::{Host, shows_processes};
 
 /// Devices that every container has.
 pub(super) const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -105,7 +105,8 @@ pub(super) fn system_mounts(table: &MountTable, hidden: &[PathBuf]) -> Vec<PathB
             || SYSTEM_EXACTLY.iter().any(|p| path == Path::new(p))
     };
     let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
-    let chosen: BTreeSet<&Path> = mounts.filter(|path| wanted(path) && !is_hidden(path, hidden)).collect();
+    let barred = |path: &Path| is_hidden(path, hidden) || shows_processes(table, path);
+    let chosen: BTreeSet<&Path> = mounts.filter(|path| wanted(path) && !barred(path)).collect();
     chosen.into_iter().map(Path::to_owned).collect()
 }
 
@@ -126,12 +127,13 @@ pub(super) struct Shown {
     pub(super) covered: BTreeSet<PathBuf>,
 }
 
-/// What is seen of a directory that the pod named: nothing that is hidden, by whatever mount.
+/// What is seen of a directory that the pod named: nothing that is hidden, by whatever mount, and no processes.
 pub(super) fn shown(host: &Host, source: &Path) -> Shown {
     let mut shown = Shown::default();
+    let free = |path: &Path| host.holding(path).is_none() && !shows_processes(host.table(), path);
     for part in std::iter::once(PathBuf::new()).chain(nested_mounts(host.table(), source)) {
         let whole = source.join(&part);
-        if part.as_os_str().is_empty() || host.holding(&whole).is_none() {
+        if part.as_os_str().is_empty() || free(&whole) {
             shown.covered.extend(host.hidden_beneath(&whole).into_keys().map(|hidden| part.join(hidden)));
             shown.nested.push(part);
         }
@@ -157,6 +159,13 @@ mod tests {
         let line = |point: &&str| format!("1 2 8:1 / {point} rw - ext4 /dev/sda1 rw\n");
         MountTable::parse(points.iter().map(line).collect::<String>().as_bytes()).unwrap()
     }
+
+    /// The host's own, what systemd mounts in it, and that of somebody's other root.
+    const PROCFS: &str = "\
+2 1 0:5 / /proc rw - proc proc rw
+3 2 0:6 / /proc/sys/fs/binfmt_misc rw - binfmt_misc none rw
+4 1 0:5 / /opt/root/proc rw - proc proc rw
+";
 
     fn paths(texts: &[&str]) -> Vec<PathBuf> {
         texts.iter().map(PathBuf::from).collect()
@@ -191,6 +200,8 @@ mod tests {
         for (case, points, hidden, expected) in cases {
             assert_eq!(system_mounts(&table(points), &paths(hidden)), paths(expected), "{case}");
         }
+        let processes = MountTable::parse(PROCFS.as_bytes()).unwrap();
+        assert_eq!(system_mounts(&processes, &[]), paths(&[]), "nobody's processes");
     }
 
     #[test]
@@ -221,7 +232,7 @@ mod tests {
         let line = |(disk, root, point): &(u32, &str, &str)| {
             format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda1 rw\n")
         };
-        let text: String = mounts.iter().map(line).collect();
+        let text = mounts.iter().map(line).collect::<String>() + PROCFS;
         let host = Host::parse(text.as_bytes(), &paths(&["/srv/k", "/k", "/srv/k/logs"])).unwrap();
         type Paths = &'static [&'static str];
         let cases: [(&str, &str, Paths, Paths); 5] = [

@@ -16,6 +16,7 @@ use wharf_cluster::{Cluster, Events};
 use wharf_linux::{Linux, Mounts as _};
 use wharf_model::whole::Pod;
 use wharf_model::{Key, Kind as _};
+use wharf_node::containers::Containers;
 use wharf_node::paths::Root;
 use wharf_node::plugins::Plugins;
 use wharf_node::pods::{self, Agent, Streams};
@@ -29,6 +30,8 @@ const NODE: &str = "n1";
 pub(crate) struct Home {
     pub(crate) cluster: Cluster,
     pub(crate) runtime: Runtime,
+    /// What agents are given to run containers: the runtime, unless a test has another.
+    containers: Arc<dyn Containers>,
     pub(crate) root: Root,
     pub(crate) streams: Streams,
     pub(crate) api: Api,
@@ -52,6 +55,15 @@ impl Home {
     }
 
     pub(crate) async fn with(lent: bool) -> Self {
+        Self::made(lent, None).await
+    }
+
+    /// With something else that runs containers.
+    pub(crate) async fn on(containers: Arc<dyn Containers>) -> Self {
+        Self::made(true, Some(containers)).await
+    }
+
+    async fn made(lent: bool, containers: Option<Arc<dyn Containers>>) -> Self {
         let directory = tempfile::Builder::new().prefix("wharf-pods-").tempdir_in(PLACE).unwrap();
         let path = directory.path().canonicalize().unwrap();
         let program = env!("CARGO_BIN_EXE_container-helper");
@@ -80,6 +92,7 @@ impl Home {
         cluster.create(&wharf_model::Node::API, None, &node).await.unwrap();
         let mut home = Self {
             cluster,
+            containers: containers.unwrap_or_else(|| Arc::new(runtime.clone())),
             runtime,
             root,
             streams,
@@ -126,7 +139,7 @@ impl Home {
             server: Some(("127.0.0.1".to_owned(), 6443)),
             events,
             volumes: volumes.clone(),
-            runtime: self.runtime.clone(),
+            runtime: Arc::clone(&self.containers),
             root: self.root.clone(),
             settings: pods::Settings { crash_start: Duration::from_millis(200), ..pods::Settings::default() },
             gate: gate.clone(),

@@ -8,4 +8,5 @@ mod home;
 mod kubectl;
 mod life;
 mod restart;
+mod seam;
 mod streams;

@@ -97,14 +97,15 @@ async fn controllers(cluster: Cluster, sim: Arc<Sim>) {
     running.spawn(binder::run(with(binder::COMPONENT), binder::Settings::default()));
     let attach = with(attach_detach::COMPONENT);
     let counted = attach_detach::Metrics::default();
-    running.spawn(attach_detach::run(attach, attach_detach::Settings::default(), counted));
+    let settings = attach_detach::Settings {
+        uncertain_blocks: !sim.has(Bug::UncertainBlocksNobody),
+        ..attach_detach::Settings::default()
+    };
+    running.spawn(attach_detach::run(attach, settings, counted));
     running.spawn(expand::run(with(expand::COMPONENT)));
     running.spawn(protection::run(with("protection")));
     running.spawn(ephemeral::run(with(ephemeral::COMPONENT)));
     running.spawn(scheduler::run(with(scheduler::COMPONENT), scheduler::Settings::default()));
-    if sim.has(Bug::AttachBeforeDetach) {
-        running.spawn(planted::attach_at_once(cluster.clone()));
-    }
     while running.join_next().await.is_some() {}
 }
 

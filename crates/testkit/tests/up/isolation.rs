@@ -117,6 +117,16 @@ done
 touch "/host$DATA/new" 2>/dev/null && say "the data directory is written to"
 awk '{ print $5 }' /proc/self/mountinfo | grep "^/host$DATA/" && say "mounts of others"
 test -e /host/etc/passwd || say "the host is not there, and so nothing was tried"
+# By the host's processes: what they have as their root, where they are, what they have open.
+for place in /host/proc "/host$HERE/processes"; do
+  test -d "$place" && test -z "$(ls -A "$place")" || say "the host's processes are seen in $place"
+done
+for pid in /host/proc/[0-9]* "/host$HERE/processes"/[0-9]*; do
+  test ! -e "$pid/root$DATA/kubeconfig" || say "the host's root is reached by $pid"
+  for file in "$pid/root/data/secret" "$pid/cwd/secret"; do
+    grep -qs of-the-other "$file" && say "the other's data is read in $file"
+  done
+done
 echo done
 trap 'exit 0' TERM; sleep 100000 & wait $!
 "#;
@@ -126,9 +136,13 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
     let mut machine = Machine::new();
     machine.create(&claim("other", "32Mi"));
     machine.create(&claim("own", "32Mi"));
-    machine.create(&pod("other", "other", KEEPER));
+    machine.create(&pod("other", "other", &format!("echo of-the-other > /data/secret; {KEEPER}")));
     machine.running("other");
     let (data, here) = (machine.data().display().to_string(), machine.beside().display().to_string());
+    // Processes, too, at a second place.
+    let processes = format!("{here}/processes");
+    std::fs::create_dir(&processes).unwrap();
+    machine.run(&["mount", "-t", "proc", "proc", &processes]);
     // The same directory by another mount, and by a link.
     let (bound, link) = (format!("{here}/bound"), format!("{here}/link"));
     std::fs::create_dir(&bound).unwrap();
@@ -148,22 +162,27 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
         if said.contains("done\n") { Ok(said) } else { Err(said) }
     });
     assert!(!said.contains("LEAK"), "{said}");
-    for (name, path) in [
-        ("whole", data.clone()),
-        ("deep", format!("{data}/kubelet/pods")),
-        ("file", format!("{data}/kubeconfig")),
-        ("bound", bound.clone()),
-        ("link", format!("{link}/kubeconfig")),
+    let (into, shows) = ("is refused: it leads into", "is refused: it shows the machine's processes");
+    for (name, path, why) in [
+        ("whole", data.clone(), into),
+        ("deep", format!("{data}/kubelet/pods"), into),
+        ("file", format!("{data}/kubeconfig"), into),
+        ("bound", bound.clone(), into),
+        ("link", format!("{link}/kubeconfig"), into),
+        ("processes", "/proc".to_owned(), shows),
+        ("process", "/proc/self".to_owned(), shows),
+        ("threads", "/proc/1/task".to_owned(), shows),
+        ("elsewhere", processes.clone(), shows),
     ] {
         machine.create(&with(name, &path, "cat /host/kubeconfig /host; ls /host"));
         machine.until("the pod is told why not", |machine| {
             let told = machine.try_events(name, "FailedMount")?;
-            let refused = told.iter().any(|message| message.contains("is refused: it leads into"));
+            let refused = told.iter().any(|message| message.contains(why));
             if refused { Ok(()) } else { Err(format!("{told:?}")) }
         });
         assert_eq!(machine.field(&format!("pod/{name}"), "/status/phase"), "Pending", "{name}");
         assert_eq!(machine.said(name), "", "{name}");
     }
-    machine.run(&["umount", &bound]);
+    machine.run(&["umount", &bound, &processes]);
     machine.delete_everything();
 }

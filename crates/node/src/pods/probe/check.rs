@@ -13,8 +13,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use wharf_model::whole::container::{Container, HttpHeader, Probe};
 
-use super::super::programs::{self, Ran};
-use crate::runtime::{ContainerId, Runtime};
+use crate::containers::{Containers, Ran};
+use crate::runtime::ContainerId;
 
 /// Where pods are.
 const HERE: &str = "127.0.0.1";
@@ -71,9 +71,9 @@ impl Check {
     }
 
     /// Asks once.
-    pub(super) async fn ask(&self, runtime: &Runtime, id: &ContainerId, limit: Duration) -> Answer {
+    pub(super) async fn ask(&self, runtime: &dyn Containers, id: &ContainerId, limit: Duration) -> Answer {
         match self {
-            Self::Program(command) => match programs::run(runtime, id, command, limit).await {
+            Self::Program(command) => match runtime.run(id, command, limit).await {
                 Ran::Ended { code: 0, .. } => Answer::Well,
                 Ran::Ended { output, .. } => Answer::Unwell(output),
                 Ran::TimedOut => Answer::Unwell(format!("command timed out after {}s", limit.as_secs())),

@@ -1,0 +1,32 @@
+//! Hooks of a container: what is done after its start and before its end.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+use wharf_model::whole::container::Handler;
+
+use crate::containers::{Containers, Ran};
+use crate::runtime::ContainerId;
+
+/// Does what a hook says, at most for so long; an error says what went wrong.
+pub(super) async fn run(
+    runtime: &dyn Containers,
+    id: &ContainerId,
+    handler: &Handler,
+    limit: Duration,
+) -> Result<(), String> {
+    if let Some(pause) = &handler.sleep {
+        let pause = Duration::from_secs(pause.seconds.max(0).unsigned_abs());
+        sleep(pause.min(limit)).await;
+        return Ok(());
+    }
+    let Some(exec) = &handler.exec else {
+        return Err("only exec and sleep are done here".to_owned());
+    };
+    match runtime.run(id, &exec.command, limit).await {
+        Ran::Ended { code: 0, .. } => Ok(()),
+        Ran::Ended { code, .. } => Err(format!("command exited with {code}")),
+        Ran::TimedOut => Err(format!("command timed out after {}s", limit.as_secs())),
+        Ran::Failed(why) => Err(why),
+    }
+}
