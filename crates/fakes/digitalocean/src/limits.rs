@@ -47,7 +47,7 @@ impl Window {
         // The request whose end makes room: with `burst` of them in the minute, the oldest of those.
         let makes_room = self.times.len().checked_sub(burst as usize).and_then(|i| self.times.get(i));
         let retry_after = (over_burst && !over_hour)
-            .then(|| makes_room.map_or(60, |at| (at + MINUTE - now).div_euclid(1000) + 1));
+            .then(|| makes_room.map_or(60, |at| (at + MINUTE - now + 999).div_euclid(1000)));
         let oldest = self.times.front().copied().unwrap_or(now);
         Verdict {
             allowed,

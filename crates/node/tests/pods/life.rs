@@ -124,18 +124,27 @@ async fn probes_and_hooks() {
             json!({"exec": exec(script), "periodSeconds": 1, "failureThreshold": failures})
         };
         container["startupProbe"] = probe("test -e /tmp/alive", 30);
-        container["readinessProbe"] = probe("test -e /tmp/ready", 1);
+        container["readinessProbe"] = probe("test -e /tmp/hooked && test -e /tmp/ready", 1);
         container["livenessProbe"] = probe("test -e /tmp/alive", 1);
-        container["lifecycle"] = json!({"postStart": {"exec": exec("sleep 1; touch /tmp/ready")}});
+        container["lifecycle"] = json!({"postStart": {"exec": exec("touch /tmp/hooked")}});
     })
     .await;
-    let pod = home.until("p", ready).await;
+    let runs = |times: i32| {
+        move |pod: &Value| {
+            let container = &pod["status"]["containerStatuses"][0];
+            container["restartCount"] == json!(times) && container["state"]["running"].is_object()
+        }
+    };
+    let id = |pod: &Value| pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
     home.told("Unhealthy Readiness probe failed: ").await;
+    let first = home.until("p", runs(0)).await;
+    home.exec(&id(&first), "touch /tmp/ready").await;
+    let pod = home.until("p", ready).await;
     assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
-    let id = pod["status"]["containerStatuses"][0]["containerID"].as_str().unwrap().to_owned();
-    home.exec(&id, "rm /tmp/alive").await;
-    home.until("p", |pod| pod["status"]["containerStatuses"][0]["restartCount"] == json!(1)).await;
+    home.exec(&id(&first), "rm /tmp/alive").await;
+    let second = home.until("p", runs(1)).await;
     home.told("Killing Container c failed liveness probe, will be restarted").await;
+    home.exec(&id(&second), "touch /tmp/ready").await;
     home.until("p", ready).await;
 }
 

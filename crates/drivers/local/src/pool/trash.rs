@@ -51,6 +51,11 @@ impl Trash {
         self.changed.notify_all();
     }
 
+    /// What is to be purged next, if there is something now.
+    fn waiting(&self) -> Option<String> {
+        lock(&self.queue).names.pop_front()
+    }
+
     /// Waits for work; `None` at the end. What is there is still purged: it is quick, and an operator who
     /// stops the driver to look at the pool finds it tidy.
     fn next(&self) -> Option<String> {
@@ -71,11 +76,7 @@ impl Trash {
 pub(super) fn spawn(core: Arc<Core>) -> JoinHandle<()> {
     std::thread::spawn(move || {
         while let Some(name) = core.trash.next() {
-            match core.purge(&name) {
-                Ok(()) => tracing::debug!(name, "purged"),
-                // It stays where it is and is tried again at the next start: trying at once would spin.
-                Err(error) => tracing::error!(name, %error, "could not purge"),
-            }
+            core.purge_or_tell(&name);
         }
     })
 }
@@ -93,9 +94,20 @@ impl Core {
         let name = format!("{id}.{}", self.trash.next.fetch_add(1, Ordering::Relaxed));
         let to = Path::new(store::TRASH).join(&name);
         if there {
-            self.kernel()
-                .rename(&self.store.at(&dir), &self.store.at(&to))
-                .during("move it into the trash", id)?;
+            let rename = || {
+                let moved = self.kernel().rename(&self.store.at(&dir), &self.store.at(&to));
+                moved.during("move it into the trash", id)
+            };
+            match rename() {
+                // A full pool may have no block for one name more in the trash: those that are in it go first.
+                Err(fault) if fault.is_full() => {
+                    while let Some(name) = self.trash.waiting() {
+                        self.purge_or_tell(&name);
+                    }
+                    rename()?;
+                }
+                moved => moved?,
+            }
         }
         if ids::is(Kind::Snapshot, id) {
             self.index().remove_snapshot(id);
@@ -108,6 +120,15 @@ impl Core {
             self.trash.enqueue(name);
         }
         Ok(())
+    }
+
+    /// Removes one thing in the trash for good, in the background.
+    fn purge_or_tell(&self, name: &str) {
+        match self.purge(name) {
+            Ok(()) => tracing::debug!(name, "purged"),
+            // It stays where it is and is tried again at the next start: trying at once would spin.
+            Err(error) => tracing::error!(name, %error, "could not purge"),
+        }
     }
 
     /// Removes one thing in the trash for good.
