@@ -1,7 +1,7 @@
 //! What is looked at from outside: whether pods run, what is left, and whether `wharf explain` has a reason for everything
 //! that is not done.
 
-use wharf_explain::{State, Subject, What, explain};
+use wharf_explain::{State, Step, Subject, What, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::{Node, Pod};
@@ -30,6 +30,35 @@ fn claim_must_come(claim: &PersistentVolumeClaim, pods: &[Pod]) -> bool {
         _ if claim.metadata.is_deleting() => false,
         ClaimPhase::Bound => !is_as_large(claim) && pods.iter().any(used),
         _ => claim.class() == Some(AT_ONCE),
+    }
+}
+
+/// What must be said of a claim that is not done: the step that its own fields put it in, and whose turn that is.
+fn is_said_of_claim(claim: &PersistentVolumeClaim, waiting: &[&Step]) -> bool {
+    let name = format!("claim {}", claim.metadata.key());
+    let says = |text: &str| waiting.iter().any(|step| step.object == name && step.says.contains(text));
+    let turn = |who: &str| waiting.iter().any(|step| step.object == name && step.whose.contains(who));
+    match claim.status.phase {
+        _ if claim.metadata.is_deleting() => says("it is being deleted"),
+        ClaimPhase::Bound => claim.requested().is_some_and(|wanted| says(&format!("wants {wanted}"))),
+        // Its driver was asked, or its node is not chosen, or the binder has not come to it.
+        _ if claim.provisioner().is_some() => turn("the provisioner of") || turn("volume binder"),
+        _ if claim.class() == Some(AT_ONCE) => turn("volume binder"),
+        _ => turn("scheduler") || turn("you: make a pod that uses it") || turn("volume binder"),
+    }
+}
+
+/// The same of a pod: without a node it is the scheduler's or a claim's, with one it is on its way there or from there.
+fn is_said_of_pod(pod: &Pod, waiting: &[&Step]) -> bool {
+    let name = format!("pod {}", pod.metadata.key());
+    let own = |text: &str| waiting.iter().any(|step| step.object == name && step.whose.contains(text));
+    let claims = waiting.iter().any(|step| step.object.starts_with("claim "));
+    let volumes = waiting.iter().any(|step| step.object.starts_with("volume "));
+    let node = &pod.spec.node_name;
+    match (node.is_empty(), pod.metadata.is_deleting()) {
+        (true, _) => own("the scheduler") || claims,
+        (false, true) => own(&format!("node {node}")),
+        (false, false) => own(&format!("node {node}")) || claims || volumes,
     }
 }
 
@@ -80,43 +109,39 @@ impl Ground {
     pub(crate) async fn explained(&self) -> Result<(), String> {
         for claim in self.all::<PersistentVolumeClaim>().await {
             if !claim_is_done(&claim) {
-                self.has_reason(What::Claim, &claim.metadata, async |ground| {
-                    let now = ground.cluster.get::<PersistentVolumeClaim>(&claim.metadata.key()).await;
-                    now.unwrap().is_none_or(|now| claim_is_done(&now))
-                })
-                .await?;
+                let said = |waiting: &[&Step]| is_said_of_claim(&claim, waiting);
+                self.has_reason::<PersistentVolumeClaim>(What::Claim, &claim.metadata, said).await?;
             }
         }
         for pod in self.all::<Pod>().await {
             if !pod_is_done(&pod) {
-                self.has_reason(What::Pod, &pod.metadata, async |ground| {
-                    let now = ground.cluster.get::<Pod>(&pod.metadata.key()).await.unwrap();
-                    now.is_none_or(|now| pod_is_done(&now))
-                })
-                .await?;
+                let said = |waiting: &[&Step]| is_said_of_pod(&pod, waiting);
+                self.has_reason::<Pod>(What::Pod, &pod.metadata, said).await?;
             }
         }
         Ok(())
     }
 
-    async fn has_reason(
+    /// Whether `explain` names the step that an object is in. One that has changed meanwhile is in another.
+    async fn has_reason<K: Kind>(
         &self,
         what: What,
         meta: &Meta,
-        done_now: impl AsyncFn(&Self) -> bool,
+        said: impl Fn(&[&Step]) -> bool,
     ) -> Result<(), String> {
         let namespace = meta.namespace.clone().unwrap_or_default();
         let subject = Subject { what, namespace, name: meta.name.clone() };
         let story =
             explain(&self.cluster, &subject, None, chance::now()).await.map_err(|error| error.to_string())?;
-        let named = story.steps.iter().any(|step| {
-            matches!(step.state, State::Waits | State::Failed)
-                && !step.says.is_empty()
-                && !step.whose.is_empty()
-        });
-        match named || done_now(self).await {
+        let waits = |step: &&Step| matches!(step.state, State::Waits | State::Failed);
+        let waiting: Vec<&Step> = story.steps.iter().filter(waits).collect();
+        if said(&waiting) {
+            return Ok(());
+        }
+        let now = self.cluster.get::<K>(&meta.key()).await.unwrap();
+        match now.is_none_or(|now| now.meta().resource_version != meta.resource_version) {
             true => Ok(()),
-            false => Err(format!("no reason is named for {subject}: {story:#?}")),
+            false => Err(format!("no reason, or another one, is named for {subject}: {story:#?}")),
         }
     }
 }

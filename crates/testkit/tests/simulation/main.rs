@@ -5,7 +5,7 @@
 //! Held at every call to the driver: no volume is attached for writing to two nodes, deleted while it is in use, staged where
 //! it is not attached, published where it is not staged, or detached or unstaged where it is in use. Held at the end: all
 //! pods run and all claims are bound and as large as asked once nothing fails any more, and when all is deleted, nothing is
-//! left. Held along the way: `wharf explain` has a reason for every claim and pod that is not done.
+//! left. Held along the way: `wharf explain` names the step that each claim and pod that is not done is in.
 //!
 //! Not in it: containers, plugin registration, the node's own object and lease, snapshots, and a disk under the API.
 //!
