@@ -1,5 +1,4 @@
-//! Many scenarios at a place, by one side: as many at once as wait well together, then those that must be alone. And some
-//! of them once more.
+//! Many scenarios at a place, by one side: as many at once as wait well together, then those that must be alone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +14,11 @@ pub type Outcomes = BTreeMap<usize, Result<Outcome, String>>;
 
 /// Runs them all. Logs go to a directory of one's choice.
 pub fn run_all(place: &Place, logs: &Path, scenarios: &[Scenario], side: Side) -> Result<Outcomes, String> {
-    let controller = started(place, logs, scenarios, side)?;
+    let mut controller = Controller::new(place, logs, side);
+    if scenarios.iter().any(|scenario| scenario.controller) {
+        controller.start()?;
+    }
+    let controller = Mutex::new(controller);
     let numbers = |alone: bool| -> Vec<usize> {
         scenarios.iter().enumerate().filter(|(_, it)| it.alone == alone).map(|(number, _)| number).collect()
     };
@@ -41,32 +44,4 @@ pub fn run_all(place: &Place, logs: &Path, scenarios: &[Scenario], side: Side) -
     let ground = Ground::new(place, logs, &controller);
     numbers(true).into_iter().for_each(|number| work(&ground, number));
     Ok(outcomes.into_inner().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Runs some of them once more, one by one, under numbers that none of them had.
-pub fn run_again(
-    place: &Place,
-    logs: &Path,
-    scenarios: &[Scenario],
-    numbers: &[usize],
-    side: Side,
-) -> Result<Outcomes, String> {
-    let controller = started(place, logs, scenarios, side)?;
-    let ground = Ground::new(place, logs, &controller)?;
-    let again = |&number: &usize| (number, ground.run(scenarios.len() + number, &scenarios[number], side));
-    Ok(numbers.iter().map(again).collect())
-}
-
-/// The controller that they share, at work if one of them needs it.
-fn started(
-    place: &Place,
-    logs: &Path,
-    scenarios: &[Scenario],
-    side: Side,
-) -> Result<Mutex<Controller>, String> {
-    let mut controller = Controller::new(place, logs, side);
-    if scenarios.iter().any(|scenario| scenario.controller) {
-        controller.start()?;
-    }
-    Ok(Mutex::new(controller))
 }

@@ -3,12 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::time::Instant;
 
 use wharf_testkit::differential::{
-    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, load, run_again, run_all,
+    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, load, run_all,
 };
 use wharf_testkit::{ClusterOptions, TestCluster};
 
@@ -23,8 +23,6 @@ const FILES: [(&str, &str); 5] = [
 const AGAIN: usize = 60;
 
 type Results = BTreeMap<Side, Outcomes>;
-/// What is wrong with scenarios, by their numbers.
-type Complaints = BTreeMap<usize, String>;
 
 #[test]
 #[ignore = "needs a cluster and upstream's programs: make differential"]
@@ -64,64 +62,20 @@ fn scenarios() -> Vec<Scenario> {
 /// Runs them by both sides and compares. `ONLY` takes those whose names contain it.
 fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let only = std::env::var("ONLY").unwrap_or_default();
-    let scenarios: Vec<Scenario> =
+    let mut scenarios: Vec<Scenario> =
         scenarios().into_iter().filter(|it| chosen(it) && it.name.contains(&only)).collect();
     assert!(!scenarios.is_empty(), "no scenario's name has {only:?} in it");
-    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join("differential");
-    let _ = std::fs::remove_dir_all(&logs);
-    let began = Instant::now();
-    let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
-    let place = Place::cluster(&cluster);
-    let mut results = Results::new();
-    for side in [Side::Upstream, Side::Ours] {
-        results.insert(side, run_all(&place, &logs, &scenarios, side).unwrap());
-        println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
-    }
-
+    let (began, total) = (Instant::now(), scenarios.len());
     let allowed = allowed(include_str!("allowed.yaml")).unwrap();
     let mut occurred = vec![false; allowed.len()];
-    let mut differ = Complaints::new();
-    for (number, scenario) in scenarios.iter().enumerate() {
-        let complaint = verdict(&results, number, scenario, &allowed, &mut occurred);
-        if complaint.is_empty() {
-            forget(&logs, number);
-        } else {
-            differ.insert(number, complaint);
-        }
+    let mut differ = differing("differential", &scenarios, &allowed, &mut occurred);
+    if (1..=AGAIN).contains(&differ.len()) {
+        println!("\n{} once more, one by one", differ.len());
+        scenarios.retain(|scenario| differ.contains(&scenario.name));
+        scenarios.iter_mut().for_each(|scenario| scenario.alone = true);
+        differ = differing("differential-again", &scenarios, &allowed, &mut occurred);
     }
-    // What came too late because sixteen were at it is no difference. What differs between two that had all to themselves
-    // is one.
-    let numbers: Vec<usize> = differ.keys().copied().collect();
-    let mut again = Results::new();
-    for side in [Side::Upstream, Side::Ours].into_iter().filter(|_| (1..=AGAIN).contains(&numbers.len())) {
-        again.insert(side, run_again(&place, &logs, &scenarios, &numbers, side).unwrap());
-        println!("{side}: {} once more, {:.0?}", numbers.len(), began.elapsed());
-    }
-    drop(cluster);
-    let mut failed = 0;
-    for (number, first) in differ {
-        let scenario = &scenarios[number];
-        let mut at = number;
-        let mut complaint = first;
-        if !again.is_empty() {
-            let alone = verdict(&again, number, scenario, &allowed, &mut occurred);
-            println!(
-                "\n{} differed among many{}:\n{complaint}",
-                scenario.name,
-                if alone.is_empty() { ", not alone" } else { "" }
-            );
-            forget(&logs, number);
-            (at, complaint) = (scenarios.len() + number, alone);
-        }
-        if complaint.is_empty() {
-            forget(&logs, at);
-            continue;
-        }
-        failed += 1;
-        let [upstream, ours] = kept(&logs, at);
-        println!("\n{}\n{complaint}  logs: {} {}", scenario.name, upstream.display(), ours.display());
-    }
-    let passed = scenarios.len() - failed;
+    let (passed, mut failed) = (total - differ.len(), differ.len());
     let whole = all && only.is_empty();
     for (it, _) in allowed.iter().zip(&occurred).filter(|(it, occurred)| whole && it.is_due() && !**occurred)
     {
@@ -133,15 +87,38 @@ fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     assert_eq!(failed, 0, "upstream and ours differ, see above");
 }
 
-/// Where the logs of a scenario are, by side.
-fn kept(logs: &Path, number: usize) -> [PathBuf; 2] {
-    ["upstream", "ours"].map(|side| logs.join(format!("{number:03}-{side}")))
-}
-
-fn forget(logs: &Path, number: usize) {
-    for directory in kept(logs, number) {
-        let _ = std::fs::remove_dir_all(directory);
+/// The names of those that do not end alike. It tells how.
+fn differing(
+    what: &str,
+    scenarios: &[Scenario],
+    allowed: &[Allowed],
+    occurred: &mut [bool],
+) -> BTreeSet<String> {
+    let logs = Path::new(env!("CARGO_TARGET_TMPDIR")).join(what);
+    let _ = std::fs::remove_dir_all(&logs);
+    let began = Instant::now();
+    let cluster = TestCluster::start_with(ClusterOptions { nodes: &[], ..ClusterOptions::default() });
+    let place = Place::cluster(&cluster);
+    let mut results = Results::new();
+    for side in [Side::Upstream, Side::Ours] {
+        results.insert(side, run_all(&place, &logs, scenarios, side).unwrap());
+        println!("{side}: {} scenarios, {:.0?}", scenarios.len(), began.elapsed());
     }
+    drop(cluster);
+    let mut differ = BTreeSet::new();
+    for (number, scenario) in scenarios.iter().enumerate() {
+        let complaint = verdict(&results, number, scenario, allowed, occurred);
+        let kept = |side: &str| logs.join(format!("{number:03}-{side}"));
+        let (upstream, ours) = (kept("upstream"), kept("ours"));
+        if complaint.is_empty() {
+            let _ = std::fs::remove_dir_all(upstream);
+            let _ = std::fs::remove_dir_all(ours);
+            continue;
+        }
+        differ.insert(scenario.name.clone());
+        println!("\n{}\n{complaint}  logs: {} {}", scenario.name, upstream.display(), ours.display());
+    }
+    differ
 }
 
 /// What is wrong with a scenario, as lines; nothing if all is well.

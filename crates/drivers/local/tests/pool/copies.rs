@@ -97,9 +97,11 @@ fn a_copy_that_fails_is_undone_and_says_why() {
     let mut f = Fixture::with(FsType::Ext4, 512 * MIB, |_| ());
     let id = f.raw_volume("v", 256 * MIB).id;
     f.write(&id, 192 * MIB, &vec![7; 16 << 20]);
-    f.reopen_with(telling(|effect| {
-        if effect == "copy_range" {
-            std::thread::sleep(Duration::from_millis(2000));
+    let filled = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&filled);
+    f.reopen_with(telling(move |effect| {
+        while effect == "copy_range" && !seen.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(10));
         }
     }));
     let copied = f.cut("s", &id);
@@ -114,6 +116,7 @@ fn a_copy_that_fails_is_undone_and_says_why() {
             free /= 2;
         }
     }
+    filled.store(true, Ordering::Relaxed);
     let failed = loop {
         match f.create_snapshot(&snapshot("s", &id)) {
             Ok(snap) => assert!(!snap.ready, "there is no room for it"),
