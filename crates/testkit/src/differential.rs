@@ -14,7 +14,7 @@ mod place;
 mod scenario;
 mod within;
 
-pub use all::{Outcomes, run_all};
+pub use all::{Outcomes, differing_alone, run_all};
 pub use allowed::{Allowed, Class, allowed};
 pub use controller::Controller;
 pub use ground::{Ground, Side};

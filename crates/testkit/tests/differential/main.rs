@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use wharf_testkit::differential::{
-    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, load, run_all,
+    Allowed, Comparison, Outcome, Outcomes, Place, Scenario, Side, allowed, differing_alone, load, run_all,
 };
 use wharf_testkit::{ClusterOptions, TestCluster};
 
@@ -19,9 +19,6 @@ const FILES: [(&str, &str); 5] = [
     ("groups.yaml", include_str!("groups.yaml")),
     ("restore.yaml", include_str!("restore.yaml")),
 ];
-/// More than so many that differ are not bad luck.
-const AGAIN: usize = 60;
-
 type Results = BTreeMap<Side, Outcomes>;
 
 #[test]
@@ -62,19 +59,15 @@ fn scenarios() -> Vec<Scenario> {
 /// Runs them by both sides and compares. `ONLY` takes those whose names contain it.
 fn differential(chosen: impl Fn(&Scenario) -> bool, all: bool) {
     let only = std::env::var("ONLY").unwrap_or_default();
-    let mut scenarios: Vec<Scenario> =
+    let scenarios: Vec<Scenario> =
         scenarios().into_iter().filter(|it| chosen(it) && it.name.contains(&only)).collect();
     assert!(!scenarios.is_empty(), "no scenario's name has {only:?} in it");
     let (began, total) = (Instant::now(), scenarios.len());
     let allowed = allowed(include_str!("allowed.yaml")).unwrap();
     let mut occurred = vec![false; allowed.len()];
-    let mut differ = differing("differential", &scenarios, &allowed, &mut occurred);
-    if (1..=AGAIN).contains(&differ.len()) {
-        println!("\n{} once more, one by one", differ.len());
-        scenarios.retain(|scenario| differ.contains(&scenario.name));
-        scenarios.iter_mut().for_each(|scenario| scenario.alone = true);
-        differ = differing("differential-again", &scenarios, &allowed, &mut occurred);
-    }
+    let differ = differing_alone("differential", scenarios, |name, scenarios| {
+        differing(name, scenarios, &allowed, &mut occurred)
+    });
     let (passed, mut failed) = (total - differ.len(), differ.len());
     let whole = all && only.is_empty();
     for (it, _) in allowed.iter().zip(&occurred).filter(|(it, occurred)| whole && it.is_due() && !**occurred)

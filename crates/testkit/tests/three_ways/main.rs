@@ -18,7 +18,9 @@ use controllers::Controllers;
 use wharf_apiserver::access::Access;
 use wharf_apiserver::rest::{Api, Options};
 use wharf_apiserver::store::{self, Store};
-use wharf_testkit::differential::{Comparison, Outcomes, Place, Scenario, Side, load, run_all};
+use wharf_testkit::differential::{
+    Comparison, Outcomes, Place, Scenario, Side, differing_alone, load, run_all,
+};
 use wharf_testkit::{ClusterOptions, Embedded, TestCluster};
 
 const FILES: [&str; 6] = [
@@ -31,9 +33,6 @@ const FILES: [&str; 6] = [
 ];
 /// Of Kubernetes' own only those that the embedded API has too.
 const UPSTREAMS: &str = "namespace-controller,garbage-collector-controller,serviceaccount-controller";
-
-/// More than so many that differ are not bad luck.
-const AGAIN: usize = 60;
 
 /// An API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,16 +58,10 @@ fn three_ways_all() {
 fn compare(what: &str, ways: &[Way], chosen: impl Fn(&Scenario) -> bool) {
     let only = std::env::var("ONLY").unwrap_or_default();
     let all = FILES.iter().flat_map(|file| load(file).unwrap());
-    let mut scenarios: Vec<Scenario> = all.filter(|it| chosen(it) && it.name.contains(&only)).collect();
+    let scenarios: Vec<Scenario> = all.filter(|it| chosen(it) && it.name.contains(&only)).collect();
     assert!(!scenarios.is_empty(), "no scenario's name has {only:?} in it");
     let (began, total) = (Instant::now(), scenarios.len());
-    let mut differ = differing(what, ways, &scenarios);
-    if (1..=AGAIN).contains(&differ.len()) {
-        println!("\n{} once more, one by one", differ.len());
-        scenarios.retain(|scenario| differ.contains(&scenario.name));
-        scenarios.iter_mut().for_each(|scenario| scenario.alone = true);
-        differ = differing(&format!("{what}-again"), ways, &scenarios);
-    }
+    let differ = differing_alone(what, scenarios, |what, scenarios| differing(what, ways, scenarios));
     let (passed, failed) = (total - differ.len(), differ.len());
     println!("three-ways: {what} in {:.0?}: {passed} passed, {failed} failed", began.elapsed());
     assert_eq!(failed, 0, "the APIs differ, see above");

@@ -122,7 +122,7 @@ impl Core {
         Ok(())
     }
 
-    /// Removes one thing in the trash for good, in the background.
+    /// Removes one thing in the trash for good, where nobody waits to hear how it went.
     fn purge_or_tell(&self, name: &str) {
         match self.purge(name) {
             Ok(()) => tracing::debug!(name, "purged"),
@@ -149,9 +149,8 @@ impl Core {
 
     /// Empties the trash now.
     pub(super) fn purge_all(&self) -> Result<Vec<Purged>, String> {
-        let names: Vec<String> = lock(&self.trash.queue).names.drain(..).collect();
         let mut purged = Vec::new();
-        for name in names {
+        while let Some(name) = self.trash.waiting() {
             self.purge(&name).map_err(|error| error.to_string())?;
             purged.push(Purged { path: Path::new(store::TRASH).join(name) });
         }
