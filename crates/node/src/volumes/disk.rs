@@ -165,6 +165,8 @@ impl Here<'_> {
     /// Removes what is left of a staged device, its record last but one.
     pub(super) fn remove_device(&self, spec: &str) -> Result<(), DiskError> {
         self.remove_target(&self.root.device_stage(spec))?;
+        // Made before a share that never came.
+        self.remove_if_empty(&self.root.devices().join("publish").join(spec))?;
         self.remove_record(&self.root.device_data(spec))?;
         self.remove_if_empty(&self.root.devices().join(spec))
     }

@@ -5,7 +5,7 @@
 //! evidence: a staged volume's record for the same mount, a handle whose hash is in the path, a PersistentVolume. What
 //! is mounted and cannot be told is left as it is, and said so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use wharf_linux::MountTable;
@@ -81,15 +81,28 @@ pub(super) fn scan(here: &Here<'_>) -> Result<Scan, DiskError> {
             scan.shares.push(Share { pod: pod.clone(), spec, mode: Mode::Filesystem, path, record, mounted });
         }
     }
-    for spec in here.names(&root.devices().join("publish"))? {
-        for pod in here.names(&root.devices().join("publish").join(&spec))? {
-            let path = root.device_publish(&spec, &pod);
-            let (record, mounted) = (here.read(&root.device_data(&spec))?, content(here, &table, &path)?);
-            scan.shares.push(Share { pod, spec: spec.clone(), mode: Mode::Block, path, record, mounted });
-        }
+    for (spec, pod) in device_shares(here, &scan.pods)? {
+        let path = root.device_publish(&spec, &pod);
+        let (record, mounted) = (here.read(&root.device_data(&spec))?, content(here, &table, &path)?);
+        scan.shares.push(Share { pod, spec, mode: Mode::Block, path, record, mounted });
     }
     scan_stages(here, &table, &mut scan)?;
     Ok(scan)
+}
+
+/// Volumes and the pods that may have their devices. The link in a pod's directory outlives the device if we die between.
+fn device_shares(here: &Here<'_>, pods: &[String]) -> Result<BTreeSet<(String, String)>, DiskError> {
+    let mut shares = BTreeSet::new();
+    for pod in pods {
+        let linked = here.names(&here.device_link("", pod))?;
+        shares.extend(linked.into_iter().map(|spec| (spec, pod.clone())));
+    }
+    let published = here.root.devices().join("publish");
+    for spec in here.names(&published)? {
+        let pods = here.names(&published.join(&spec))?;
+        shares.extend(pods.into_iter().map(|pod| (spec.clone(), pod)));
+    }
+    Ok(shares)
 }
 
 fn scan_stages(here: &Here<'_>, table: &MountTable, scan: &mut Scan) -> Result<(), DiskError> {

@@ -2,10 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use wharf_testkit::Dice;
 
 use crate::machine::Machine;
-use crate::objects::{KEEPER, claim, claim_of, name, pod, restored, sized, snapshot};
+use crate::objects::{
+    DEVICE_KEEPER, KEEPER, PUBLISHED_DEVICES, STAGED_DEVICES, block, claim, claim_of, name, pod,
+    pod_with_device, restored, sized, snapshot,
+};
 
 /// A moment in a flow: what it is called, and whether it has come.
 type Boundary = (&'static str, fn(&Machine) -> bool);
@@ -32,6 +36,10 @@ impl Machine {
         self.mounts().iter().any(|path| path.ends_with(end))
     }
 
+    fn is_mapped(&self) -> bool {
+        self.mounts().iter().any(|path| path.to_string_lossy().contains("volumeDevices/publish"))
+    }
+
     fn says_now(&self, object: &str, pointer: &str, wanted: &str) -> bool {
         self.field(object, pointer) == wanted
     }
@@ -56,7 +64,7 @@ const PROVISION: [Boundary; 5] = [
     ("the claim is bound", |m| m.says_now("pvc/data", "/status/phase", "Bound")),
 ];
 
-const TO_RUNNING: [Boundary; 9] = [
+const TO_ATTACHED: [Boundary; 5] = [
     ("the pod is there", |m| m.some("pod")),
     ("the pod has a node", |m| m.says_now("pod/keeper", "/spec/nodeName", "node-1")),
     ("the attachment is there", |m| m.some("va")),
@@ -65,8 +73,20 @@ const TO_RUNNING: [Boundary; 9] = [
             .is_ok_and(|all| all.iter().any(|attachment| attachment["status"]["attached"] == true))
     }),
     ("the volume has its device", |m| !m.devices().is_empty()),
+];
+
+const TO_MOUNTED: [Boundary; 2] = [
     ("the volume is staged", |m| m.is_mounted("globalmount")),
     ("the volume is published", |m| m.is_mounted("mount")),
+];
+
+const TO_MAPPED: [Boundary; 3] = [
+    ("the device is staged", |m| !m.names(STAGED_DEVICES).is_empty()),
+    ("the device is to be published", |m| !m.names(PUBLISHED_DEVICES).is_empty()),
+    ("the device is published", |m| m.is_mapped()),
+];
+
+const TO_RUNNING: [Boundary; 2] = [
     ("the container is ordered", |m| !m.names("containers").is_empty()),
     ("the pod runs", |m| m.says_now("pod/keeper", "/status/phase", "Running")),
 ];
@@ -86,12 +106,21 @@ const EXPANSION: [Boundary; 3] = [
     ("the claim has grown", |m| m.says_now("pvc/data", "/status/capacity/storage", "400Mi")),
 ];
 
-const FROM_RUNNING: [Boundary; 6] = [
-    ("the pod is to go", |m| {
-        m.get("pod/keeper").is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
-    }),
+const FROM_RUNNING: [Boundary; 1] = [("the pod is to go", |m| {
+    m.get("pod/keeper").is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
+})];
+
+const FROM_MOUNTED: [Boundary; 2] = [
     ("the volume is unpublished", |m| !m.is_mounted("mount")),
     ("the volume is unstaged", |m| !m.is_mounted("globalmount")),
+];
+
+const FROM_MAPPED: [Boundary; 2] = [
+    ("the device is unpublished", |m| !m.is_mapped()),
+    ("the device is unstaged", |m| m.names(STAGED_DEVICES).is_empty()),
+];
+
+const FROM_ATTACHED: [Boundary; 3] = [
     ("the device is let go of", |m| m.devices().is_empty()),
     ("the pod is gone", |m| m.none("pod")),
     ("the volume is detached", |m| m.none("va")),
@@ -104,13 +133,26 @@ const DELETION: [Boundary; 4] = [
     ("the PersistentVolume is gone", |m| m.none("pv")),
 ];
 
-/// One life of a volume, with a kill at each step.
 #[test]
 fn killed_at_every_boundary() {
+    let claim = |name: &str, size: &str| claim_of(name, size, "local-xfs");
+    live(claim, &pod("keeper", "data", KEEPER), &TO_MOUNTED, &FROM_MOUNTED);
+}
+
+#[test]
+fn killed_at_every_boundary_of_a_device() {
+    let claim = |name: &str, size: &str| block(self::claim(name, size));
+    live(claim, &pod_with_device("keeper", "data", DEVICE_KEEPER), &TO_MAPPED, &FROM_MAPPED);
+}
+
+/// One life of a volume, with a kill at each step.
+fn live(claim: fn(&str, &str) -> Value, keeper: &Value, stage: &[Boundary], unstage: &[Boundary]) {
     let mut machine = Machine::new();
-    machine.create(&claim_of("data", "300Mi", "local-xfs"));
+    machine.create(&claim("data", "300Mi"));
     machine.killed_at(&PROVISION);
-    machine.create(&pod("keeper", "data", KEEPER));
+    machine.create(keeper);
+    machine.killed_at(&TO_ATTACHED);
+    machine.killed_at(stage);
     machine.killed_at(&TO_RUNNING);
     machine.running("keeper");
     machine.nothing_else_is_mounted(&["keeper"]);
@@ -123,8 +165,10 @@ fn killed_at_every_boundary() {
     machine.running("keeper");
     machine.delete("pod/keeper");
     machine.killed_at(&FROM_RUNNING);
+    machine.killed_at(unstage);
+    machine.killed_at(&FROM_ATTACHED);
     machine.check_data("data");
-    machine.create(&restored("again", "400Mi", "local-xfs", "cut"));
+    machine.create(&restored(claim("again", "400Mi"), "cut"));
     machine.check_data("again");
     machine.delete("pvc/again");
     machine.gone("pvc/again");

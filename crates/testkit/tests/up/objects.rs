@@ -13,7 +13,19 @@ pub(crate) const KEEPER: &str = "set -e; cd /data; if test -e sum; then sha256su
     head -c 300000 /dev/urandom > blob; sha256sum blob > sum.new; sync; mv sum.new sum; sync; echo written; fi; \
     trap 'kill $!; exit 0' TERM; sleep 100000 & wait $!";
 /// Compares the data with its checksum.
-pub(crate) const CHECKER: &str = "cd /data && sha256sum -c sum";
+const CHECKER: &str = "cd /data && sha256sum -c sum";
+/// The same two for the device `/dev/data`, whose first block has the checksum of those behind it.
+pub(crate) const DEVICE_KEEPER: &str = "set -e; sum() { dd if=/dev/data bs=4k skip=1 count=64 status=none | sha256sum; }; \
+    case $(head -c 67 /dev/data | tr -d '\\0') in '') dd if=/dev/urandom of=/dev/data bs=4k seek=1 count=64 conv=fsync status=none; \
+    sum | dd of=/dev/data conv=fsync status=none; echo written;; $(sum)) echo data: OK;; *) exit 1;; esac; \
+    trap 'kill $!; exit 0' TERM; sleep 100000 & wait $!";
+const DEVICE_CHECKER: &str = "test \"$(head -c 67 /dev/data)\" = \
+    \"$(dd if=/dev/data bs=4k skip=1 count=64 status=none | sha256sum)\"";
+
+/// Where volumes are staged, and devices are published, beneath the data directory.
+const STAGED: &str = "kubelet/plugins/kubernetes.io/csi/local.csi.wharf.dev";
+pub(crate) const STAGED_DEVICES: &str = "kubelet/plugins/kubernetes.io/csi/volumeDevices/staging";
+pub(crate) const PUBLISHED_DEVICES: &str = "kubelet/plugins/kubernetes.io/csi/volumeDevices/publish";
 
 /// A claim of the local driver's default class (ext4).
 pub(crate) fn claim(name: &str, size: &str) -> Value {
@@ -32,9 +44,14 @@ pub(crate) fn claim_of(name: &str, size: &str, class: &str) -> Value {
     })
 }
 
-/// A claim of a class, filled from a snapshot.
-pub(crate) fn restored(name: &str, size: &str, class: &str, snapshot: &str) -> Value {
-    let mut claim = claim_of(name, size, class);
+/// The same claim, of a device.
+pub(crate) fn block(mut claim: Value) -> Value {
+    claim["spec"]["volumeMode"] = json!("Block");
+    claim
+}
+
+/// The same claim, filled from a snapshot.
+pub(crate) fn restored(mut claim: Value, snapshot: &str) -> Value {
     claim["spec"]["dataSource"] =
         json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": snapshot});
     claim
@@ -54,6 +71,15 @@ pub(crate) fn pod(name: &str, claim: &str, script: &str) -> Value {
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         },
     })
+}
+
+/// A pod that runs a script, with a claim's device at `/dev/data`.
+pub(crate) fn pod_with_device(name: &str, claim: &str, script: &str) -> Value {
+    let mut pod = pod(name, claim, script);
+    let container = pod["spec"]["containers"][0].as_object_mut().unwrap();
+    container.remove("volumeMounts");
+    container.insert("volumeDevices".to_owned(), json!([{"name": "data", "devicePath": "/dev/data"}]));
+    pod
 }
 
 /// A snapshot of a claim.
@@ -148,7 +174,11 @@ impl Machine {
     /// Runs a pod that compares a claim's data with its checksum.
     pub(crate) fn check_data(&mut self, claim: &str) {
         let name = format!("check-{claim}");
-        self.create(&pod(&name, claim, CHECKER));
+        let checker = match self.is_block(claim) {
+            true => pod_with_device(&name, claim, DEVICE_CHECKER),
+            false => pod(&name, claim, CHECKER),
+        };
+        self.create(&checker);
         self.until(&format!("the data of {claim} is what was written"), |machine| {
             let object = machine.get(&format!("pod/{name}")).ok_or("it is not there")?;
             let phase = field(&object, "/status/phase");
@@ -159,18 +189,35 @@ impl Machine {
         self.gone(&format!("pod/{name}"));
     }
 
+    /// Whether a claim, which is there, is one of a device.
+    fn is_block(&mut self, claim: &str) -> bool {
+        let claim = format!("pvc/{claim}");
+        let claim =
+            self.until("the claim is seen", |machine| machine.get(&claim).ok_or("not there".to_owned()));
+        claim["spec"]["volumeMode"] == "Block"
+    }
+
     /// Waits until no more is attached and mounted than these pods have, each of which has one claim: no volume is
     /// attached twice or staged for nobody.
     pub(crate) fn nothing_else_is_mounted(&mut self, pods: &[&str]) {
+        // A volume, and where a pod has it.
         let expected: Vec<(String, String)> = pods
             .iter()
             .map(|pod| {
                 let pod = self.get(&format!("pod/{pod}")).unwrap();
-                let claim = field(&pod, "/spec/volumes/0/persistentVolumeClaim/claimName");
-                (field(&pod, "/metadata/uid"), self.field(&format!("pvc/{claim}"), "/spec/volumeName"))
+                let (uid, claim) = (
+                    field(&pod, "/metadata/uid"),
+                    field(&pod, "/spec/volumes/0/persistentVolumeClaim/claimName"),
+                );
+                let volume = self.field(&format!("pvc/{claim}"), "/spec/volumeName");
+                let at = match self.is_block(&claim) {
+                    true => format!("volumeDevices/publish/{volume}/{uid}"),
+                    false => format!("pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount"),
+                };
+                (volume, at)
             })
             .collect();
-        let volumes: BTreeSet<String> = expected.iter().map(|(_, volume)| volume.clone()).collect();
+        let volumes: BTreeSet<String> = expected.iter().map(|(volume, _)| volume.clone()).collect();
         self.until("nothing else is mounted", |machine| {
             let attached: Vec<String> = machine
                 .try_list("va")?
@@ -181,11 +228,13 @@ impl Machine {
             assert_eq!(once.len(), attached.len(), "a volume is attached twice: {attached:?}");
             let mounts = machine.mounts();
             let staged = mounts.iter().filter(|path| path.ends_with("globalmount")).count();
-            let published: Vec<_> = mounts.iter().filter(|path| path.ends_with("mount")).collect();
-            let is_published = |(uid, volume): &(String, String)| {
-                let own = format!("pods/{uid}/volumes/kubernetes.io~csi/{volume}/mount");
-                published.iter().filter(|path| path.ends_with(&own)).count() == 1
+            let staged = staged + machine.names(STAGED_DEVICES).len();
+            let is_share = |path: &&PathBuf| {
+                path.ends_with("mount") || path.to_string_lossy().contains("volumeDevices/publish")
             };
+            let published: Vec<_> = mounts.iter().filter(is_share).collect();
+            let is_published =
+                |(_, at): &(String, String)| published.iter().filter(|path| path.ends_with(at)).count() == 1;
             let mounted = staged == volumes.len() && published.len() == expected.len();
             let devices = machine.devices();
             if once == volumes
@@ -221,9 +270,7 @@ impl Machine {
                 let names = machine.names(&format!("pool/{directory}"));
                 left.extend(names.iter().map(|name| format!("{name} in the pool")));
             }
-            for directory in
-                ["kubelet/pods", "containers", "kubelet/plugins/kubernetes.io/csi/local.csi.wharf.dev"]
-            {
+            for directory in ["kubelet/pods", "containers", STAGED, STAGED_DEVICES, PUBLISHED_DEVICES] {
                 let names = machine.names(directory);
                 left.extend(names.iter().map(|name| format!("{directory}/{name}")));
             }

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -22,7 +21,7 @@ use wharf_apiserver::server::Server;
 use wharf_apiserver::store::{self, Store};
 use wharf_cluster::Cluster;
 use wharf_cluster::work::Gate;
-use wharf_csi::{Endpoint, PageListener, SocketFile};
+use wharf_csi::Endpoint;
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config as LocalConfig, disk};
 use wharf_linux::{Beneath, Files as _, Linux};
@@ -37,6 +36,7 @@ use super::{Place, UpArgs};
 use crate::agent::{self, Node};
 use crate::apiserver::now;
 use crate::controllers::{Controller, Counted, Settings};
+use crate::pages;
 use crate::sidecar::Environment;
 use crate::signal::stop_signal;
 
@@ -221,24 +221,18 @@ async fn serve_api(
 async fn serve_board(args: &UpArgs, place: &Place, board: &Board, parts: &mut Parts) -> anyhow::Result<()> {
     let endpoint: Endpoint = format!("unix://{}", place.pages().display()).parse()?;
     let (listener, file) = wharf_csi::bind(&endpoint).context("serve metrics")?;
-    keep_board(board, listener, Some(file), parts);
-    if let Some(address) = args.metrics {
-        let listener = TcpListener::bind(address).await;
-        keep_board(board, listener.with_context(|| format!("serve metrics on {address}"))?, None, parts);
-    }
-    Ok(())
-}
-
-/// The socket's file, where there is one, goes with it.
-fn keep_board(board: &Board, listener: impl Into<PageListener>, file: Option<SocketFile>, parts: &mut Parts) {
-    let (serving, stop) = (board.clone().serve(listener.into()), parts.stop.clone());
+    let (here, there) = (board.clone().serve(listener), pages::serve(board.clone(), args.metrics).await?);
+    let stop = parts.stop.clone();
     parts.keep("metrics", async move {
+        // The socket goes with it.
         let _file = file;
         tokio::select! {
-            () = serving => {}
+            () = here => {}
+            () = there => {}
             () = stop.cancelled() => {}
         }
     });
+    Ok(())
 }
 
 /// The API in this process, under this name.

@@ -237,3 +237,28 @@ fn inline_volumes() {
     let volume = &found.volumes[&names::unique("d", "csi-1")];
     assert!(volume.ephemeral && volume.device == Device::None);
 }
+
+/// A link whose device is gone: the driver had unpublished it when we died. Without it the pod's directory would stay for ever.
+#[test]
+fn a_device_of_which_only_the_link_is_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = Root::new(dir.path());
+    let here = Here { kernel: &wharf_linux::Linux::new(), root: &root };
+    let (link, target) = (here.device_link("pv1", "u1"), root.device_publish("pv1", "u1"));
+    for record in [None, Some(data("h1", Some("pv1")))] {
+        here.link(&link, &target).unwrap();
+        if let Some(data) = &record {
+            here.record(&root.device_data("pv1"), &data.published("n"), None).unwrap();
+        }
+        let found = scan(&here).unwrap().judge(&root, &Readable::default(), true);
+        assert!(found.stuck.is_empty(), "{found:?}");
+        match record {
+            None => assert_eq!(found.leftovers, [target.clone()]),
+            Some(_) => assert!(found.volumes[&names::unique("d", "h1")].mounts.contains_key("u1")),
+        }
+        here.sweep(&target).unwrap();
+        assert!(link.symlink_metadata().is_err(), "{}", link.display());
+    }
+    here.sweep(&root.device_stage("pv1")).unwrap();
+    assert_eq!(here.names(&root.devices().join("publish")).unwrap(), [""; 0]);
+}
