@@ -1,7 +1,7 @@
 //! The sides as processes, each with its files among temporary ones. Gone with the value.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -44,7 +44,9 @@ impl Drop for Side {
     fn drop(&mut self) {
         if self.up.is_some() {
             let data = self.dir.path().join("data");
-            let ended = Command::new(built("wharf")).arg("down").arg("--data-dir").arg(data).status();
+            let mut down = Command::new(built("wharf"));
+            // Its word is none of the report's, which goes to our output.
+            let ended = down.arg("down").arg("--data-dir").arg(data).stdout(Stdio::null()).status();
             if !ended.is_ok_and(|status| status.success()) {
                 eprintln!("`wharf down` failed: pods, mounts and loop devices may be left");
             }

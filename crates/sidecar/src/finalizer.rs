@@ -1,8 +1,11 @@
 //! Finalizers on raw objects: read, edit, write back at the version that was read. Whoever else changes the object
-//! in between is not overwritten; it is read again.
+//! in between is not overwritten; it is read again. Where one may patch, one request does as well ([`Patching`]).
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use wharf_cluster::{ApiError, Cluster};
+use wharf_model::patch::Patch;
 use wharf_model::{Api, Key};
 
 /// So often an object may change under our hands. Many claims of one source want the same finalizer at once.
@@ -28,6 +31,25 @@ enum Edit {
     Changed,
     /// An object in deletion takes no new finalizer.
     Refused,
+}
+
+/// The short way, for those who have the object at hand. Upstream's rules do not allow it of claims: the server's no is
+/// remembered, and then there is only the long way.
+#[derive(Debug, Default)]
+pub(crate) struct Patching {
+    forbidden: AtomicBool,
+}
+
+impl Patching {
+    /// Whether the patch is written. If not, [`add`] and [`remove`] know why.
+    pub(crate) async fn writes(&self, cluster: &Cluster, api: &Api, key: &Key, patch: Option<Patch>) -> bool {
+        let Some(patch) = patch.filter(|_| !self.forbidden.load(Ordering::Relaxed)) else { return false };
+        let written = cluster.patch(api, key, None, patch).await;
+        if matches!(written, Err(ApiError::Forbidden(_))) {
+            self.forbidden.store(true, Ordering::Relaxed);
+        }
+        written.is_ok()
+    }
 }
 
 /// Puts a finalizer on the object of this identity.
@@ -218,6 +240,20 @@ mod tests {
             remove(&cluster, &API, &key, "u", "f").await.unwrap();
             assert_eq!(*asked.lock().unwrap(), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn the_short_way_is_tried_until_it_is_forbidden() {
+        let (cluster, asked) =
+            server(vec![claim("u", json!(["f"])), refused(409, "Conflict"), refused(403, "Forbidden")]);
+        let (patching, key) = (Patching::default(), Key::namespaced("ns", "c"));
+        let writes = |patch| patching.writes(&cluster, &API, &key, patch);
+        let patch = || Some(Patch::Json(json!([])));
+        assert!(!writes(None).await);
+        let written =
+            [writes(patch()).await, writes(patch()).await, writes(patch()).await, writes(patch()).await];
+        assert_eq!(written, [true, false, false, false]);
+        assert_eq!(*asked.lock().unwrap(), ["PATCH", "PATCH", "PATCH"]);
     }
 
     #[test]

@@ -26,6 +26,7 @@ use wharf_model::{
 };
 
 use crate::context::Ground;
+use crate::finalizer::Patching;
 use groups::Groups;
 use metrics::{Of, Operation, Operations};
 use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_SNAPSHOT, IS_DEFAULT, Subject, wish};
@@ -115,6 +116,8 @@ struct SnapshotController {
     /// Watched from when the first group has members.
     volumes: OnceLock<Store<PersistentVolume>>,
     operations: Operations,
+    /// Of claims.
+    patching: Patching,
     locks: [Mutex<()>; LOCKS],
 }
 
@@ -146,6 +149,7 @@ impl SnapshotController {
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
             groups: settings.groups.then(|| Groups::new(cluster)),
             operations: ground.metrics.family(Operations::register),
+            patching: Patching::default(),
             volumes: OnceLock::new(),
             locks: std::array::from_fn(|_| Mutex::new(())),
             snapshots,

@@ -312,8 +312,12 @@ impl SnapshotController {
         let Some(claim) = &seen.claim else { return Ok(Next::Again) };
         let key = claim.key();
         let _lock = self.lock(&key).await;
-        let (api, uid) = (&PersistentVolumeClaim::API, &claim.metadata.uid);
-        match finalizer::add(&self.ground.cluster, api, &key, uid, names::CLAIM_PROTECTION).await {
+        let (cluster, api, uid) = (&self.ground.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
+        let patch = patch::add_finalizer(&claim.metadata, names::CLAIM_PROTECTION);
+        if self.patching.writes(cluster, api, &key, patch).await {
+            return Ok(Next::Again);
+        }
+        match finalizer::add(cluster, api, &key, uid, names::CLAIM_PROTECTION).await {
             Ok(()) => Ok(Next::Again),
             // The store knows by now, so that the rule says what that means.
             Err(ProtectError::Deleting { .. }) => Ok(Next::Again),
@@ -447,8 +451,12 @@ impl SnapshotController {
         let Some(claim) = self.claims.get(key) else { return Ok(Next::Done) };
         let snapshots = self.snapshots.by_index(BY_CLAIM, &key.to_string());
         if protect::may_go(&claim, snapshots.iter().map(|snapshot| &**snapshot)) {
-            let (api, uid) = (&PersistentVolumeClaim::API, &claim.metadata.uid);
-            finalizer::remove(&self.ground.cluster, api, key, uid, names::CLAIM_PROTECTION).await?;
+            let (cluster, api, uid) =
+                (&self.ground.cluster, &PersistentVolumeClaim::API, &claim.metadata.uid);
+            let patch = patch::remove_finalizer(&claim.metadata, names::CLAIM_PROTECTION);
+            if !self.patching.writes(cluster, api, key, patch).await {
+                finalizer::remove(cluster, api, key, uid, names::CLAIM_PROTECTION).await?;
+            }
         }
         Ok(Next::Done)
     }

@@ -137,7 +137,21 @@ pub(crate) fn decide(view: &View<'_>) -> Step {
     if let Some(step) = create::class(view, snapshot) {
         return step;
     }
-    let guards = guards(view, snapshot);
+    let mut guards = guards(view, snapshot);
+    if guards.contains(&names::AS_SOURCE_PROTECTION)
+        && create::is_new(view, snapshot)
+        && pre_provisioned(snapshot).is_none()
+        && let Some(class) = view.class
+    {
+        // In one write, if it is known that a content comes that will need both.
+        match create::plan(view, snapshot, class) {
+            step @ Step::AskVolume(_) => return step,
+            Step::CreateContent(Creation { policy: DeletionPolicy::Delete, .. }) => {
+                guards.push(names::BOUND_PROTECTION);
+            }
+            _ => {}
+        }
+    }
     if !guards.is_empty() {
         return Step::Guard(guards);
     }

@@ -119,23 +119,29 @@ fn is_bound(volume: &PersistentVolume, claim: &Meta) -> bool {
 }
 
 fn create(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
-    let failed = |why: String| {
-        let message = format!("Failed to create snapshot content with error {why}");
-        Step::Fail(Fault::new("SnapshotContentCreationFailed", message))
-    };
     let refused = |name: &str, why: &str| {
         failed(format!("snapshot controller failed to update {name} on API server: {why}"))
     };
-    let Meta { name, .. } = &snapshot.metadata;
-    let Some(claim) = view.claim else { return refused(name, "cannot get claim from snapshot") };
-    if !claim.metadata.has_finalizer(names::CLAIM_PROTECTION) {
-        return match claim.metadata.is_deleting() {
-            true => {
-                refused(&claim.metadata.name, "cannot add finalizer on claim because it is being deleted")
-            }
-            false => Step::ProtectClaim,
-        };
+    let Some(claim) = view.claim else {
+        return refused(&snapshot.metadata.name, "cannot get claim from snapshot");
+    };
+    match (claim.metadata.has_finalizer(names::CLAIM_PROTECTION), claim.metadata.is_deleting()) {
+        (true, _) => plan(view, snapshot, class),
+        (false, true) => {
+            refused(&claim.metadata.name, "cannot add finalizer on claim because it is being deleted")
+        }
+        (false, false) => Step::ProtectClaim,
     }
+}
+
+fn failed(why: String) -> Step {
+    let message = format!("Failed to create snapshot content with error {why}");
+    Step::Fail(Fault::new("SnapshotContentCreationFailed", message))
+}
+
+/// The content that is to be made once the claim is protected, or why there can be none.
+pub(super) fn plan(view: &View<'_>, snapshot: &VolumeSnapshot, class: &VolumeSnapshotClass) -> Step {
+    let name = &snapshot.metadata.name;
     let input =
         |why: String| failed(format!("failed to get input parameters to create snapshot {name}: {why:?}"));
     let volume = match volume(view, snapshot) {

@@ -145,8 +145,29 @@ fn creation() -> Creation {
 /// sidecars.md 1.4 "Create": step by step.
 #[test]
 fn a_snapshot_is_taken() {
-    let unguarded = step(|world| world.snapshot["metadata"]["finalizers"] = json!([]));
-    assert_eq!(unguarded, Step::Guard(vec![names::AS_SOURCE_PROTECTION]));
+    let unguarded = |change: fn(&mut World)| {
+        step(|world| {
+            world.snapshot["metadata"]["finalizers"] = json!([]);
+            change(world);
+        })
+    };
+    let both = vec![names::AS_SOURCE_PROTECTION, names::BOUND_PROTECTION];
+    assert_eq!(unguarded(|_| {}), Step::Guard(both.clone()));
+    // The claim is protected next; nobody looks at the volume twice.
+    let next = unguarded(|world| world.claim.as_mut().unwrap()["metadata"]["finalizers"] = json!([]));
+    assert_eq!(next, Step::Guard(both));
+    assert_eq!(unguarded(|world| world.asked_volume = false), Step::AskVolume("pv".into()));
+    // There is no content that it will have to wait for, or perhaps there never will be one.
+    type Change = fn(&mut World);
+    for change in [
+        (|world| world.class.as_mut().unwrap()["deletionPolicy"] = json!("Retain")) as Change,
+        |world| world.class = Some(class("fast", "e")),
+        |world| world.claim.as_mut().unwrap()["status"]["phase"] = json!("Pending"),
+        |world| world.volume = None,
+        |world| world.content = Some(content()),
+    ] {
+        assert_eq!(unguarded(change), Step::Guard(vec![names::AS_SOURCE_PROTECTION]));
+    }
     assert_eq!(step(|world| world.asked = false), Step::CreateContent(creation()));
     let bound = step(|world| {
         world.asked = false;
