@@ -134,6 +134,12 @@ leftovers() {
   return 1
 }
 
+# Builds the programs that tests run. Of the whole workspace and with an example, which needs what tests need: any other choice
+# has other features of the crates below, and everything would be compiled once more.
+programs_up() {
+  (cd "$ROOT" && cargo build --quiet --workspace --bin wharf --bin scripted-driver --bin test-driver --example tmpfs)
+}
+
 milliseconds() {
   local now=${EPOCHREALTIME/[.,]/}
   printf '%s' $((now / 1000))

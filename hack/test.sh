@@ -39,46 +39,44 @@ tier() {
   passed=$((passed + good)) failed=$((failed + bad))
 }
 
-# One after the other, since there is one cluster at a time. The binary that they run is not theirs, so cargo does
-# not build it by itself.
+# One after the other, since there is one cluster at a time.
 cluster() {
   "$ROOT/hack/tools.sh" cluster &&
-    cargo build --quiet --package wharf &&
     cargo test --workspace --no-fail-fast -- --ignored --test-threads=1 cluster::
 }
 
-# differential all|slice: the slice is the resizer's, so that a fresh machine has one program of upstream's to build.
+# differential all|slice: the slice is the resizer's, so that a fresh machine has one program of upstream's to build. Where one
+# test is named, cargo does not build the programs that it runs.
 differential() {
   case $1 in
     all) "$ROOT/hack/tools.sh" cluster ;;
     slice) "$ROOT/hack/tools.sh" kubernetes && "$ROOT/test/upstream/build.sh" csi-resizer >/dev/null ;;
   esac &&
-    cargo build --quiet --package wharf &&
+    programs_up &&
     cargo test --workspace --test differential -- --ignored --exact --nocapture "differential_$1"
 }
 
 three_ways() {
   "$ROOT/hack/tools.sh" kubernetes &&
-    cargo build --quiet --package wharf --package wharf-testkit &&
-    cargo test --package wharf-testkit --test three_ways -- --ignored --exact --nocapture three_ways_all
+    programs_up &&
+    cargo test --workspace --test three_ways -- --ignored --exact --nocapture three_ways_all
 }
 
 kubectl() {
   KUBECTL=$("$ROOT/test/cluster/cluster.sh" kubectl) \
-    cargo test --package wharf-node --test pods -- --ignored kubectl::
+    cargo test --workspace --test pods -- --ignored kubectl::
 }
 
 # SOAK_SECONDS says how long, if it is set.
 leaks() {
   "$ROOT/hack/tools.sh" kubernetes &&
-    cargo build --quiet --package wharf &&
-    SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --package wharf-testkit --test leaks -- --ignored --nocapture
+    programs_up &&
+    SOAK_SECONDS=${SOAK_SECONDS:-600} cargo test --workspace --test leaks -- --ignored --nocapture
 }
 
 # All but what has a tier of its own, what other tests start and kill, and what only prints figures.
 soak() {
   "$ROOT/hack/tools.sh" kubernetes &&
-    cargo build --quiet --package wharf &&
     cargo test --workspace --no-fail-fast -- --ignored --nocapture --skip cluster:: --skip differential_ \
       --skip three_ways_ --skip kubectl:: --skip writes_until_it_is_killed --skip driver_process --skip figures
 }

@@ -46,7 +46,7 @@ if [ "${1:-}" = --inside ]; then
   exit
 fi
 command -v go >/dev/null || die "DigitalOcean's clients are built with Go: please install Go 1.25 or newer"
-(cd "$ROOT" && cargo build --quiet --package wharf)
+programs_up
 program=$CACHE/digitalocean/proof
 mkdir -p "${program%/*}"
 (cd "$ROOT/test/digitalocean" && nice -n 19 go build -mod=readonly -trimpath -o "$program" .)

@@ -124,7 +124,7 @@ example() {
 }
 
 "$ROOT/hack/tools.sh"
-(cd "$ROOT" && cargo build --quiet --package wharf && cargo build --quiet --package wharf-driver --example tmpfs)
+programs_up
 work_up
 for fs in xfs btrfs ext4; do
   local_pool "local-$fs" "$fs" mount

@@ -5,5 +5,5 @@ set -euo pipefail
 source "$(dirname "$0")/../../hack/lib.sh"
 need_root
 "$ROOT/hack/tools.sh"
-(cd "$ROOT" && cargo build --quiet --package wharf)
+programs_up
 exec timeout 900 "$ROOT/test/vm/vm.sh" "$ROOT/test/vm/ext4-online.sh" "$TARGET/debug/wharf"
