@@ -86,7 +86,11 @@ impl Turn {
                 return Err(told(status));
             }
         };
-        let (sender, receiver) = mpsc::channel(AHEAD);
+        let (sender, receiver) = mpsc::channel(AHEAD + 1);
+        // One place is kept for the word that it was cut off: an answer that ends without one counts as whole, and a backup
+        // would lack blocks.
+        let last_word =
+            sender.clone().try_reserve_owned().map_err(|_| Status::internal("no place to answer"))?;
         let left = answers.left(began);
         tokio::spawn(async move {
             let passing = async {
@@ -107,7 +111,7 @@ impl Turn {
                 () = sender.closed() => Code::Cancelled,
             };
             if code == Code::DeadlineExceeded {
-                _ = sender.try_send(Err(Status::deadline_exceeded("the answer took too long")));
+                last_word.send(Err(Status::deadline_exceeded("the answer took too long")));
             }
             answers.count(method, code, began);
             drop(slot);
@@ -155,6 +159,19 @@ mod tests {
         let ended: Vec<_> = second.collect().await;
         assert_eq!(ended.last().map(|end| end.as_ref().unwrap_err().code()), Some(Code::DeadlineExceeded));
         drop((fourth, last));
+    }
+
+    /// The time is over because the caller is slow, so that no more can be sent: all the same it must not look whole.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_is_cut_off_says_so() {
+        let answers = Answers::new(1, LONGEST, Metrics::new());
+        let turn = answers.turn("GetMetadataDelta", Instant::now()).await.unwrap();
+        let driver = tokio_stream::iter((0..100).map(Ok::<u32, Status>));
+        let answer = turn.relay(Ok(Response::new(driver)), BTreeMap::new(), |number| number).unwrap();
+        tokio::time::sleep(LONGEST + Duration::from_secs(1)).await;
+        let read: Vec<_> = answer.into_inner().collect().await;
+        assert_eq!(read.len(), AHEAD + 1);
+        assert_eq!(read[AHEAD].as_ref().unwrap_err().code(), Code::DeadlineExceeded);
     }
 
     #[tokio::test(start_paused = true)]
