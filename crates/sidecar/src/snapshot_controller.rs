@@ -16,7 +16,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wharf_cluster::{ApiError, Queue, Reach, Store, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::topology::reaches;
@@ -29,7 +29,7 @@ use crate::context::Ground;
 use crate::finalizer::Patching;
 use groups::Groups;
 use metrics::{Of, Operation, Operations};
-use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_SNAPSHOT, IS_DEFAULT, Subject, wish};
+use wake::{BY_CLAIM, BY_CLASS, BY_GROUP, BY_HANDLE, BY_SNAPSHOT, IS_DEFAULT, Subject, wish};
 use wharf_cluster::work::{Outcome, Pace, feed, work};
 
 mod act;
@@ -50,6 +50,8 @@ const ROLE: &str = "snapshot-controller";
 const ROUNDS: usize = 64;
 /// Between looks at a kind that the server does not serve.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// For the server to tell of groups, or that it knows none. Single snapshots conclude nothing from a group that is not seen.
+const GROUPS: Duration = Duration::from_secs(30);
 /// Claims that are protected or let go at once.
 const LOCKS: usize = 64;
 
@@ -143,9 +145,11 @@ impl SnapshotController {
         claims.index(BY_SNAPSHOT, |claim| wake::snapshots_of(claim).iter().map(Key::to_string).collect());
         let classes = cluster.store::<VolumeSnapshotClass>(WatchOptions::default());
         classes.index(IS_DEFAULT, |class| wake::is_default(&class.metadata, names::IS_DEFAULT_CLASS));
+        let contents = cluster.store::<VolumeSnapshotContent>(WatchOptions::default());
+        contents.index(BY_HANDLE, wake::group_handle_of);
         Self {
             queue: Queue::new(ROLE, settings.pace.backoff(), cluster.metrics()),
-            contents: cluster.store(WatchOptions::default()),
+            contents,
             nodes: settings.distributed.then(|| cluster.store(WatchOptions::default())),
             groups: settings.groups.then(|| Groups::new(cluster)),
             operations: ground.metrics.family(Operations::register),
@@ -169,8 +173,10 @@ impl SnapshotController {
         };
         let (snapshots, contents) = (served(&self.snapshots), served(&self.contents));
         tokio::join!(snapshots, contents, served(&self.classes), served(&self.claims), nodes);
-        if let Some(groups) = &self.groups {
-            groups.settled().await;
+        if let Some(groups) = &self.groups
+            && timeout(GROUPS, groups.settled()).await.is_err()
+        {
+            tracing::warn!("group snapshots cannot be listed: going on with single ones until they can");
         }
     }
 
@@ -187,6 +193,10 @@ impl SnapshotController {
             let mut wishes = wake::of_claim(change);
             let groups: Vec<_> = wishes.iter().filter_map(|wish| self.group_of(&wish.key)).collect();
             wishes.extend(groups.into_iter().map(|key| wish(Subject::Group(key))));
+            // Of any change: labels are not in the view, and few groups wait.
+            if let Some(groups) = self.groups.as_ref().filter(|_| change.new.is_some()) {
+                wishes.extend(groups.waiting(&change.key).map(|key| wish(Subject::Group(key))));
+            }
             if wake::is_bound_now(change) {
                 let waiting = self.snapshots.by_index(BY_CLAIM, &change.key.to_string());
                 wishes.extend(waiting.iter().map(|snapshot| wish(Subject::Snapshot(snapshot.key()))));
@@ -203,7 +213,9 @@ impl SnapshotController {
         });
         let groups = async {
             match &self.groups {
-                Some(groups) => groups.feed(&self.queue, &self.snapshots, &self.operations).await,
+                Some(groups) => {
+                    groups.feed(&self.queue, &self.snapshots, &self.contents, &self.operations).await;
+                }
                 None => std::future::pending().await,
             }
         };

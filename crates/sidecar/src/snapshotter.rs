@@ -210,7 +210,6 @@ impl Snapshotter {
         }
     }
 
-    /// What brings work.
     /// What is known of calls holds only while nobody else makes any.
     async fn unsettle(&self) {
         loop {
@@ -220,6 +219,7 @@ impl Snapshotter {
         }
     }
 
+    /// What brings work.
     fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         self.feed(into, self.contents.clone(), |this, change: &Change<VolumeSnapshotContent>| {
             this.content_changed(Which::Snapshot, &change.key, &change.into())
@@ -301,7 +301,9 @@ impl Snapshotter {
 
     fn next(&self, subject: &Subject, object: &Object, confirmed: bool) -> decide::Step {
         let memory = self.memories.of(subject, &object.meta().uid);
-        let place = groups::place(object, self.rules.node.as_deref(), |handle| self.is_here(handle));
+        let volumes = self.groups.as_ref().and_then(|groups| groups.volumes.as_ref());
+        let listed = volumes.is_some_and(Store::served);
+        let place = groups::place(object, self.rules.node.as_deref(), listed, |handle| self.is_here(handle));
         let view = |class: Class<'_>| {
             let (rules, memory) = (&self.rules, &memory);
             decide(&View { rules, object, class, place, memory, confirmed }, now())

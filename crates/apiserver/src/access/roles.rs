@@ -254,6 +254,7 @@ mod tests {
             "deploy/sidecar-rbac.yaml",
             "deploy/local.yaml",
             "deploy/digitalocean.yaml",
+            "deploy/snapshot-controller.yaml",
             "deploy/snapshot-metadata.yaml",
             "test/rbac/attacher.yaml",
             "test/rbac/health-monitor.yaml",

@@ -120,8 +120,9 @@ impl SnapshotController {
         let volume = asked.volume.as_ref().and_then(|(_, volume)| volume.as_ref());
         let parent = of.and_then(view::parent);
         let volume = volume.filter(|volume| self.nodes.is_some() && is_placed(volume));
-        let handle = content.as_ref().and_then(|content| content.status.as_ref());
-        let handle = handle.and_then(|status| status.volume_group_snapshot_handle.as_deref());
+        let namespace = key.namespace.as_deref().unwrap_or_default();
+        let group_name =
+            content.as_ref().and_then(|content| self.groups.as_ref()?.name_of(namespace, content));
         Seen {
             class: class.and_then(|class| self.classes.get(&Key::cluster(class))),
             defaults: match class {
@@ -132,7 +133,7 @@ impl SnapshotController {
             node: volume.and_then(|volume| self.node(&[volume])),
             restoring: self.claims.first_by_index(BY_SNAPSHOT, &key.to_string()).is_some(),
             group: parent.and_then(|(key, _)| self.groups.as_ref()?.named(&key)),
-            group_name: handle.and_then(|handle| self.groups.as_ref()?.name_of(handle)),
+            group_name,
             snapshot,
             content,
             claim,

@@ -7,11 +7,12 @@ use wharf_cluster::{Cluster, Queue, Store, WatchOptions};
 use wharf_model::snapshot::names;
 use wharf_model::{
     Key, Kind, VolumeGroupSnapshot, VolumeGroupSnapshotClass, VolumeGroupSnapshotContent, VolumeSnapshot,
+    VolumeSnapshotContent,
 };
 
 use super::metrics::{Of, Operation, Operations};
 use super::view::Group;
-use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, IS_DEFAULT, Subject, wish};
+use super::wake::{self, BY_CLASS, BY_GROUP, BY_HANDLE, BY_NAMESPACE, IS_DEFAULT, Subject, wish};
 use wharf_cluster::work::feed;
 
 mod act;
@@ -43,6 +44,7 @@ impl Groups {
             true => Vec::new(),
             false => vec![group.spec.volume_group_snapshot_class_name.clone().unwrap_or_default()],
         });
+        groups.index(BY_NAMESPACE, wake::namespace_of);
         let contents = cluster.store::<VolumeGroupSnapshotContent>(WatchOptions::default());
         contents.index(BY_HANDLE, wake::handle_of);
         let classes = cluster.store::<VolumeGroupSnapshotClass>(WatchOptions::default());
@@ -62,10 +64,22 @@ impl Groups {
         Some(Group { group, content })
     }
 
-    /// The name of the group snapshot whose content has this handle.
-    pub(super) fn name_of(&self, handle: &str) -> Option<String> {
-        let content = self.contents.first_by_index(BY_HANDLE, handle)?;
-        Some(content.spec.volume_group_snapshot_ref.name.clone())
+    /// The name of the group snapshot that a member of this namespace belongs to.
+    pub(super) fn name_of(&self, namespace: &str, member: &VolumeSnapshotContent) -> Option<String> {
+        let handle = member.status.as_ref()?.volume_group_snapshot_handle.as_ref()?;
+        let contents = self.contents.by_index(BY_HANDLE, handle);
+        let is_alive = |content: &VolumeGroupSnapshotContent| {
+            let group = &content.spec.volume_group_snapshot_ref;
+            let now = self.groups.get(&Key::namespaced(namespace, &*group.name));
+            now.is_some_and(|now| view::points_back(content, &now.metadata))
+        };
+        view::group_of(namespace, member, contents.iter().map(|content| &**content), is_alive)
+    }
+
+    /// The groups that may have waited for this claim.
+    pub(super) fn waiting(&self, claim: &Key) -> impl Iterator<Item = Key> {
+        let waiting = self.groups.by_index(BY_NAMESPACE, claim.namespace.as_deref().unwrap_or_default());
+        waiting.into_iter().map(|group| group.key())
     }
 
     /// Keeps the queue filled.
@@ -73,6 +87,7 @@ impl Groups {
         &self,
         queue: &Queue<Subject>,
         snapshots: &Store<VolumeSnapshot>,
+        members: &Store<VolumeSnapshotContent>,
         operations: &Operations,
     ) {
         let groups = feed(self.groups.clone(), queue.clone(), |change| {
@@ -86,7 +101,14 @@ impl Groups {
             }
             wishes
         });
-        let contents = feed(self.contents.clone(), queue.clone(), wake::of_group_content);
+        let contents = feed(self.contents.clone(), queue.clone(), |change| {
+            let mut wishes = wake::of_group_content(change);
+            if let Some(handle) = wake::new_handle(change) {
+                let members = members.by_index(BY_HANDLE, &handle);
+                wishes.extend(members.iter().map(|member| wish(Subject::Snapshot(wake::of_ref(member)))));
+            }
+            wishes
+        });
         let classes = feed(self.classes.clone(), queue.clone(), |change| {
             let Some(class) = &change.new else { return Vec::new() };
             let mut waiting = self.groups.by_index(BY_CLASS, &class.metadata.name);

@@ -21,7 +21,9 @@ pub(crate) const BY_CLASS: &str = "snapshot-controller/class";
 pub(crate) const BY_GROUP: &str = "snapshot-controller/group";
 /// Claims without a volume, by the snapshot that they are to be restored from.
 pub(crate) const BY_SNAPSHOT: &str = "snapshot-controller/snapshot";
-/// Contents of groups by the driver's handle.
+/// Group snapshots that wait for claims, by their namespace.
+pub(crate) const BY_NAMESPACE: &str = "snapshot-controller/namespace";
+/// Contents of groups, and of their members, by the driver's handle of the group; volumes by theirs.
 pub(crate) const BY_HANDLE: &str = "snapshot-controller/handle";
 /// Classes that are marked as default.
 pub(crate) const IS_DEFAULT: &str = "snapshot-controller/default";
@@ -58,9 +60,12 @@ pub(crate) fn claims_of(snapshot: &VolumeSnapshot) -> Vec<String> {
 }
 
 pub(crate) fn classes_of(snapshot: &VolumeSnapshot) -> Vec<String> {
-    match is_created(snapshot) || snapshot.metadata.is_deleting() || claim_of(snapshot).is_none() {
+    let class = &snapshot.spec.volume_snapshot_class_name;
+    // One whose content was there before needs no class, but the one that it names.
+    let needs_none = claim_of(snapshot).is_none() && class.is_none();
+    match is_created(snapshot) || snapshot.metadata.is_deleting() || needs_none {
         true => Vec::new(),
-        false => vec![snapshot.spec.volume_snapshot_class_name.clone().unwrap_or_default()],
+        false => vec![class.clone().unwrap_or_default()],
     }
 }
 
@@ -91,6 +96,19 @@ pub(crate) fn snapshots_of(claim: &PersistentVolumeClaim) -> Vec<Key> {
 pub(crate) fn handle_of(content: &VolumeGroupSnapshotContent) -> Vec<String> {
     let handle = content.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.clone());
     handle.into_iter().collect()
+}
+
+pub(crate) fn group_handle_of(member: &VolumeSnapshotContent) -> Vec<String> {
+    let handle = member.status.as_ref().and_then(|status| status.volume_group_snapshot_handle.clone());
+    handle.into_iter().collect()
+}
+
+/// The handle that a group's content has now and had not: members that were there before it wait for its name.
+pub(crate) fn new_handle(change: &Change<VolumeGroupSnapshotContent>) -> Option<String> {
+    let handle = |content: &Option<Arc<VolumeGroupSnapshotContent>>| {
+        content.as_deref().map(handle_of).and_then(|handles| handles.into_iter().next())
+    };
+    handle(&change.new).filter(|new| handle(&change.old).as_ref() != Some(new))
 }
 
 /// A volume as the drivers know it.
@@ -166,7 +184,7 @@ pub(crate) fn of_content(change: &Change<VolumeSnapshotContent>) -> Vec<Wish<Sub
     wishes
 }
 
-fn of_ref(content: &VolumeSnapshotContent) -> Key {
+pub(crate) fn of_ref(content: &VolumeSnapshotContent) -> Key {
     let reference = &content.spec.volume_snapshot_ref;
     Key::namespaced(&*reference.namespace, &*reference.name)
 }
@@ -194,6 +212,14 @@ pub(crate) fn is_bound_now(change: &Change<PersistentVolumeClaim>) -> bool {
         claim.as_ref().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound)
     };
     is_bound(&change.new) && !is_bound(&change.old)
+}
+
+/// Group snapshots that may wait for claims, by their namespace: those without a content.
+pub(crate) fn namespace_of(group: &VolumeGroupSnapshot) -> Vec<String> {
+    let waits = group.spec.source.selector.is_some()
+        && super::groups::view::bound(group).is_none()
+        && !group.metadata.is_deleting();
+    group.metadata.namespace.iter().filter(|_| waits).cloned().collect()
 }
 
 /// What a change of a group snapshot calls for, besides its members.

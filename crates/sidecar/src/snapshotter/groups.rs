@@ -17,12 +17,18 @@ pub(super) enum Place {
     Unclaimed,
     /// Somebody else's.
     Elsewhere,
-    /// Nobody can say yet: its first volume is not known.
+    /// Nobody can say yet: a volume of it is not known.
     Unknown,
 }
 
-/// Whose a content is. `is_here` says of a volume, by its handle, whether it is on this node; `None` if nobody knows it.
-pub(super) fn place(object: &Object, node: Option<&str>, is_here: impl Fn(&str) -> Option<bool>) -> Place {
+/// Whose a content is. `is_here` says of a volume, by its handle, whether it is on this node; `None` if nobody knows it, which
+/// proves something only where all volumes are `listed`.
+pub(super) fn place(
+    object: &Object,
+    node: Option<&str>,
+    listed: bool,
+    is_here: impl Fn(&str) -> Option<bool>,
+) -> Place {
     let Some(node) = node else { return Place::Ours };
     let named = object.meta().labels.get(MANAGED_BY);
     if named.is_some_and(|named| named != node) {
@@ -48,7 +54,9 @@ pub(super) fn place(object: &Object, node: Option<&str>, is_here: impl Fn(&str) 
     // What was made stays ours, whatever has become of the volumes.
     let made = object.handle().is_some() || object.is_marked();
     match volumes.iter().find(|handle| is_here(handle) != Some(true)) {
-        Some(other) if !made => Place::Across((*other).to_owned()),
-        Some(_) | None => Place::Ours,
+        Some(_) if made => Place::Ours,
+        Some(other) if is_here(other).is_none() && !listed => Place::Unknown,
+        Some(other) => Place::Across((*other).to_owned()),
+        None => Place::Ours,
     }
 }

@@ -53,6 +53,7 @@ impl Seen {
         View {
             group,
             content: Found::of(self.content.as_deref(), asked_content),
+            asked: asked_content,
             class: self.class.as_deref(),
             defaults: &self.defaults,
             sources: asked.sources.as_deref(),

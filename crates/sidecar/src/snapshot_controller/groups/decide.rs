@@ -222,6 +222,8 @@ fn delete(view: &View<'_>, group: &VolumeGroupSnapshot) -> Step {
     let content = match view.content {
         Found::NotSeen => return Step::AskContent(content_of(group)),
         Found::Here(content) if points_back(content, &group.metadata) => Some(content),
+        // It may have been bound a moment ago, by somebody who died.
+        Found::Here(_) if !view.asked => return Step::AskContent(content_of(group)),
         Found::Gone | Found::Here(_) => None,
     };
     if let Some(member) = view.restoring {

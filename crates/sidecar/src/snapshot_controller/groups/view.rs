@@ -18,6 +18,8 @@ pub(crate) struct View<'a> {
     pub(crate) group: Option<&'a VolumeGroupSnapshot>,
     /// The content of the name that it is bound to, asks for, or would be given.
     pub(crate) content: Found<'a, VolumeGroupSnapshotContent>,
+    /// Whether the server was asked for it.
+    pub(crate) asked: bool,
     /// The class that it names.
     pub(crate) class: Option<&'a VolumeGroupSnapshotClass>,
     /// The classes that are marked as default, of all drivers.
@@ -121,6 +123,22 @@ pub(crate) fn holds(
     same && member.spec.driver == content.spec.driver && belongs(content, group)
 }
 
+/// The name of the group snapshot that a member belongs to, of the contents that have the group's handle: one of its driver and
+/// namespace, and rather of a group that is there than of one that has left its content behind.
+pub(crate) fn group_of<'a>(
+    namespace: &str,
+    member: &VolumeSnapshotContent,
+    contents: impl Iterator<Item = &'a VolumeGroupSnapshotContent>,
+    is_alive: impl Fn(&VolumeGroupSnapshotContent) -> bool,
+) -> Option<String> {
+    let is_its = |content: &&VolumeGroupSnapshotContent| {
+        content.spec.driver == member.spec.driver
+            && content.spec.volume_group_snapshot_ref.namespace == namespace
+    };
+    let of = contents.filter(is_its).max_by_key(|content| is_alive(content))?;
+    Some(of.spec.volume_group_snapshot_ref.name.clone())
+}
+
 /// Whether the content names a group snapshot of this name.
 pub(crate) fn is_named(content: &VolumeGroupSnapshotContent, group: &Meta) -> bool {
     let reference = &content.spec.volume_group_snapshot_ref;
@@ -132,6 +150,33 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// sidecars.md 1.4 "Group": a handle is its driver's, and a content may outlive its group.
+    #[test]
+    fn the_group_of_a_member() {
+        let content = |driver: &str, namespace: &str, name: &str| {
+            let reference = json!({"name": name, "namespace": namespace, "uid": name});
+            let spec = json!({"driver": driver, "volumeGroupSnapshotRef": reference});
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec})).unwrap()
+        };
+        let member =
+            serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {"driver": "d"}})).unwrap();
+        let (its, dead) = (content("d", "shop", "its"), content("d", "shop", "dead"));
+        let (driver, namespace) = (content("e", "shop", "driver"), content("d", "other", "namespace"));
+        for (contents, expected) in [
+            (vec![], None),
+            (vec![&driver, &namespace], None),
+            (vec![&driver, &its, &namespace], Some("its")),
+            (vec![&dead, &its], Some("its")),
+            (vec![&its, &dead], Some("its")),
+            // What is left of a group names it still.
+            (vec![&dead], Some("dead")),
+        ] {
+            let is_alive = |content: &VolumeGroupSnapshotContent| content.metadata.name != "dead";
+            let named = group_of("shop", &member, contents.iter().copied(), is_alive);
+            assert_eq!(named.as_deref(), expected, "{contents:?}");
+        }
+    }
 
     /// sidecars.md 1.4 "Group": whose member a snapshot is that names its group and nothing more.
     #[test]

@@ -84,6 +84,7 @@ impl Simulation {
         let step = decide(&View {
             group: Some(&group),
             content: Found::of(content.as_ref(), known),
+            asked: known,
             class: class.as_ref(),
             defaults: &[],
             sources: asked.sources.as_deref(),

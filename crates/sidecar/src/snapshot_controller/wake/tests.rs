@@ -118,6 +118,16 @@ fn indexes() {
     assert!(claims_of(&of(json!({"readyToUse": true}))).is_empty());
     assert_eq!(classes_of(&of(Value::Null)), [""]);
     assert!(classes_of(&of(json!({"creationTime": "2026-01-01T00:00:00Z"}))).is_empty());
+    // One whose content was there before waits for no class but the one that it names.
+    let pre = |class: Value| -> VolumeSnapshot {
+        let mut snapshot = snapshot(Value::Null);
+        snapshot["spec"] = json!({
+            "source": {"volumeSnapshotContentName": "c"}, "volumeSnapshotClassName": class,
+        });
+        serde_json::from_value(snapshot).unwrap()
+    };
+    assert!(classes_of(&pre(Value::Null)).is_empty());
+    assert_eq!(classes_of(&pre(json!("late"))), ["late"]);
     let marked = |value: &str| {
         let meta: Meta =
             serde_json::from_value(json!({"annotations": {names::IS_DEFAULT_CLASS: value}})).unwrap();
@@ -154,6 +164,34 @@ fn groups() {
     assert_eq!(handle_of(told.new.as_ref().unwrap()), ["gh"]);
     let gone = change(Some(content(Value::Null)), None);
     assert_eq!(subjects(of_group_content(&gone)), [itself]);
+}
+
+/// sidecars.md 1.4 "Group": what a group waits for, and what its members wait for, is told at once.
+#[test]
+fn groups_and_what_they_wait_for() {
+    let group = |source: Value, status: Value| -> VolumeGroupSnapshot {
+        let metadata = json!({"name": "g", "namespace": "shop"});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"source": source}, "status": status}))
+            .unwrap()
+    };
+    let selector = || json!({"selector": {"matchLabels": {"app": "db"}}});
+    assert_eq!(namespace_of(&group(selector(), Value::Null)), ["shop"]);
+    assert_eq!(namespace_of(&group(selector(), json!({"error": {"message": "no claims"}}))), ["shop"]);
+    let bound = json!({"boundVolumeGroupSnapshotContentName": "gc"});
+    assert!(namespace_of(&group(selector(), bound)).is_empty());
+    assert!(namespace_of(&group(json!({"volumeGroupSnapshotContentName": "gc"}), Value::Null)).is_empty());
+    let content = |status: Value| json!({"metadata": {"name": "gc"}, "status": status});
+    let told = || content(json!({"volumeGroupSnapshotHandle": "gh"}));
+    for (old, new, expected) in [
+        (None, Some(told()), Some("gh")),
+        (Some(content(Value::Null)), Some(told()), Some("gh")),
+        (Some(told()), Some(told()), None),
+        (Some(told()), None, None),
+    ] {
+        assert_eq!(new_handle(&change(old, new)).as_deref(), expected);
+    }
+    let member: VolumeSnapshotContent = serde_json::from_value(told()).unwrap();
+    assert_eq!(group_handle_of(&member), ["gh"]);
 }
 
 /// sidecars.md 1.4 "Group", "Delete": members that were there before their group hear of it, and all hear of its end.

@@ -111,6 +111,7 @@ impl World {
         decide(&View {
             group: Some(&group),
             content: Found::of(content.as_ref(), self.asked),
+            asked: self.asked,
             class: class.as_ref(),
             defaults: &defaults,
             sources: sources.as_deref(),
@@ -376,5 +377,18 @@ fn a_group_goes() {
         }),
         Step::AskContent("groupsnapcontent-u".into())
     );
+    // The store may have it as it was before it was bound.
+    fn unbound(world: &mut World) {
+        world.content.as_mut().unwrap()["spec"]["volumeGroupSnapshotRef"]["uid"] = json!("");
+        members_go(world);
+    }
+    assert_eq!(
+        going(|world| {
+            unbound(world);
+            world.asked = false;
+        }),
+        Step::AskContent("groupsnapcontent-u".into())
+    );
+    assert_eq!(going(unbound), Step::Release);
     assert_eq!(going(|world| world.group["metadata"]["finalizers"] = json!([])), Step::Done);
 }

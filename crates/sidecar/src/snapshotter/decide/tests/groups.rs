@@ -90,8 +90,17 @@ fn on_nodes() {
         (group(both(labelled("n"), of(&["v", "strange"]))), Place::Across("strange".into())),
         (group(both(both(labelled("n"), of(&["strange"])), made)), Place::Ours),
     ] {
-        assert_eq!(place(&object, Some("n"), here), expected, "{object:?}");
-        assert_eq!(place(&object, None, here), Place::Ours, "no node of its own");
+        assert_eq!(place(&object, Some("n"), true, here), expected, "{object:?}");
+        assert_eq!(place(&object, None, true, here), Place::Ours, "no node of its own");
+    }
+    // After a start volumes are not known before they are listed.
+    for (volumes, expected) in [
+        (["v", "strange"], Place::Unknown),
+        (["v", "far"], Place::Across("far".into())),
+        (["v", "w"], Place::Ours),
+    ] {
+        let object = group(both(labelled("n"), of(&volumes)));
+        assert_eq!(place(&object, Some("n"), false, here), expected, "{object:?}");
     }
     let node = Rules { node: Some("n".into()), ..rules() };
     let parameters = BTreeMap::new();
