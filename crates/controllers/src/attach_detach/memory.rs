@@ -56,6 +56,13 @@ pub(super) struct Failure {
 }
 
 impl Memory {
+    /// An attempt has ended, perhaps with a request to which there was no answer. One that was answered, or not even
+    /// sent, says nothing of an earlier one: what came of that the objects show, or the server is asked.
+    pub(super) fn has_asked(&mut self, unheard: Option<Unheard>) {
+        self.announced = false;
+        self.unheard = unheard.or(self.unheard);
+    }
+
     /// An attempt has failed.
     pub(super) fn has_failed(&mut self, backoff: Backoff, now: Time) {
         let earlier = self.failure.map_or(0, |failure| failure.count);
