@@ -119,7 +119,8 @@ pub(super) fn note(view: &mut View<'_>, now: Time) {
             false => matches!(standing, Standing::Absent | Standing::Going),
         };
         memory.unheard = memory.unheard.filter(|unheard| !answered(unheard));
-        if !there && !wanted {
+        // Who is still to be asked what came of a request has a pause to keep.
+        if !there && !wanted && memory.unheard.is_none() {
             memory.failure = None;
         }
     }
