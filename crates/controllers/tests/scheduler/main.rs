@@ -308,6 +308,25 @@ async fn pods_put_on_a_node_get_their_volumes() {
     }
 }
 
+/// The same of a node that comes after its pod. Until then nothing is said.
+#[tokio::test]
+async fn pods_put_on_a_node_wait_for_it() {
+    let world = World::new().await;
+    world.node("n1", None).await;
+    let scheduler = world.schedule(Settings::default());
+    let claim = world.claim("c", MADE, "ReadWriteOnce").await;
+    let pod = world.pod("p", &["c"], json!({"nodeName": "late"})).await;
+    // Another pod's turn comes after it.
+    let other = world.pod("other", &[], json!({})).await;
+    world.placed(&other).await;
+    world.node("late", None).await;
+    world.until("the claim's node", async || world.selected(&claim).await.is_some()).await;
+    assert_eq!(world.selected(&claim).await.as_deref(), Some("late"));
+    let pod = world.cluster.get::<Pod>(&pod).await.unwrap().unwrap();
+    assert!(pod.status.conditions.iter().all(|condition| condition.status != "False"), "{pod:?}");
+    scheduler.stop().await;
+}
+
 /// "And if we die here?": between the claim's node and its volume. The next one goes on where the first ended.
 #[tokio::test]
 async fn a_restart_keeps_what_was_chosen() {
