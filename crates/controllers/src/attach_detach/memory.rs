@@ -194,7 +194,30 @@ impl Memories {
         self.lock().gone.remove(node);
     }
 
+    /// Nodes that do not come back: once nothing `is_left` there, nobody asks what they used.
+    pub(super) fn forget_gone(&self, is_left: impl Fn(&str) -> bool) {
+        self.lock().gone.retain(|node, _| is_left(node));
+    }
+
     pub(super) fn in_use_last(&self, node: &str) -> Option<Arc<BTreeSet<String>>> {
         self.lock().gone.get(node).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kubernetes.md 1.3 "In use": what a node that is gone listed last is known for as long as something is attached there.
+    #[test]
+    fn nodes_that_do_not_come_back() {
+        let memories = Memories::default();
+        for node in ["empty", "left", "back"] {
+            memories.node_gone(node, ["v".to_owned()].into());
+        }
+        memories.node_there("back");
+        memories.forget_gone(|node| node == "left");
+        let known = ["empty", "left", "back"].map(|node| memories.in_use_last(node).is_some());
+        assert_eq!(known, [false, true, false]);
     }
 }
