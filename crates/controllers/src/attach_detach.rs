@@ -260,6 +260,7 @@ impl AttachDetach {
         for orphan in attachments.iter().filter_map(|attachment| self.orphan(attachment)) {
             self.queue.add(orphan, Priority::Low);
         }
+        self.memories.forget_gone(|node| !self.attachments.by_index(BY_NODE, node).is_empty());
         for node in self.nodes.all() {
             self.queue.add(Subject::Node(node.metadata.name.clone()), Priority::Low);
         }

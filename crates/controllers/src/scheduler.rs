@@ -427,6 +427,7 @@ impl Scheduler {
             }
             self.ready.notify_one();
         }
+        self.wake(wake::by_claim(change));
     }
 
     fn wake(&self, helps: Helps) {

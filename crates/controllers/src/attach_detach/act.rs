@@ -59,7 +59,7 @@ impl AttachDetach {
             Step::Attach { node, volume } => {
                 let done = self.attach(view, &node, &volume).await;
                 let lost = matches!(&done, Err(AttachError::Create(error)) if may_arrive(error));
-                self.heard(view, &node, lost.then_some(Unheard { since: now(), made: true }));
+                self.asked(view, &node, lost.then_some(Unheard { since: now(), made: true }));
                 let error = done.as_ref().err().map(ToString::to_string);
                 if let Some(error) = &error {
                     self.tell_pods(view, &node, &tell::not_asked(&volume, error));
@@ -69,7 +69,7 @@ impl AttachDetach {
             Step::Detach { node, attachment, uid, proof } => {
                 let done = self.detach(view, &node, attachment, uid, proof).await;
                 let lost = matches!(&done, Err(DetachError::Delete { source, .. }) if may_arrive(source));
-                self.heard(view, &node, lost.then_some(Unheard { since: now(), made: false }));
+                self.asked(view, &node, lost.then_some(Unheard { since: now(), made: false }));
                 self.tried(view, &node, "detach", done.err().map(|error| error.to_string()))
             }
             Step::Announce { node } => {
@@ -87,12 +87,9 @@ impl AttachDetach {
         }
     }
 
-    /// There was an answer to a request, or none.
-    fn heard(&self, view: &View<'_>, node: &str, unheard: Option<Unheard>) {
-        self.memories.change(&view.name, node, |memory| {
-            memory.announced = false;
-            memory.unheard = unheard;
-        });
+    /// An attempt has ended, perhaps with a request to which there was no answer.
+    fn asked(&self, view: &View<'_>, node: &str, unheard: Option<Unheard>) {
+        self.memories.change(&view.name, node, |memory| memory.has_asked(unheard));
     }
 
     /// What came of a request that cannot arrive any more: what we read enters the store.
@@ -100,7 +97,7 @@ impl AttachDetach {
         let key = Key::cluster(view.name.attachment(node));
         let found = self.context.cluster.get::<VolumeAttachment>(&key).await?;
         tracing::info!(volume = %view.name, node, there = found.is_some(), "asked what came of a request");
-        self.heard(view, node, None);
+        self.memories.change(&view.name, node, |memory| memory.unheard = None);
         Ok(())
     }
 

@@ -106,7 +106,8 @@ pub(super) fn decide(view: &View<'_>, now: Time) -> Step {
         let detach = leaving.map(|(node, place)| detach(view, node, place, now));
         let attach = coming.into_iter().map(|(node, place)| attach(view, node, place, now));
         let asks = view.places.iter().map(|(node, place)| ask(node, place, now));
-        for next in detach.chain(attach).chain(asks) {
+        // What came of an earlier request is asked before the next one, whose pauses it would else never get past.
+        for next in asks.chain(detach).chain(attach) {
             match next {
                 Next::Nothing => {}
                 Next::After(wait) => again.add(wait),
@@ -228,7 +229,10 @@ fn ask(node: &str, place: &Place, now: Time) -> Next {
     match place.memory.unheard.map(|unheard| unheard.left(now)) {
         None => Next::Nothing,
         Some(Some(left)) => Next::After(left),
-        Some(None) => Next::Step(Step::Ask { node: node.to_owned() }),
+        Some(None) => match place.memory.pause(now) {
+            Some(pause) => Next::After(pause),
+            None => Next::Step(Step::Ask { node: node.to_owned() }),
+        },
     }
 }
 

@@ -56,6 +56,13 @@ pub(super) struct Failure {
 }
 
 impl Memory {
+    /// An attempt has ended, perhaps with a request to which there was no answer. One that was answered, or not even
+    /// sent, says nothing of an earlier one: what came of that the objects show, or the server is asked.
+    pub(super) fn has_asked(&mut self, unheard: Option<Unheard>) {
+        self.announced = false;
+        self.unheard = unheard.or(self.unheard);
+    }
+
     /// An attempt has failed.
     pub(super) fn has_failed(&mut self, backoff: Backoff, now: Time) {
         let earlier = self.failure.map_or(0, |failure| failure.count);
@@ -112,7 +119,8 @@ pub(super) fn note(view: &mut View<'_>, now: Time) {
             false => matches!(standing, Standing::Absent | Standing::Going),
         };
         memory.unheard = memory.unheard.filter(|unheard| !answered(unheard));
-        if !there && !wanted {
+        // Who is still to be asked what came of a request has a pause to keep.
+        if !there && !wanted && memory.unheard.is_none() {
             memory.failure = None;
         }
     }
@@ -186,7 +194,30 @@ impl Memories {
         self.lock().gone.remove(node);
     }
 
+    /// Nodes that do not come back: once nothing `is_left` there, nobody asks what they used.
+    pub(super) fn forget_gone(&self, is_left: impl Fn(&str) -> bool) {
+        self.lock().gone.retain(|node, _| is_left(node));
+    }
+
     pub(super) fn in_use_last(&self, node: &str) -> Option<Arc<BTreeSet<String>>> {
         self.lock().gone.get(node).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// kubernetes.md 1.3 "In use": what a node that is gone listed last is known for as long as something is attached there.
+    #[test]
+    fn nodes_that_do_not_come_back() {
+        let memories = Memories::default();
+        for node in ["empty", "left", "back"] {
+            memories.node_gone(node, ["v".to_owned()].into());
+        }
+        memories.node_there("back");
+        memories.forget_gone(|node| node == "left");
+        let known = ["empty", "left", "back"].map(|node| memories.in_use_last(node).is_some());
+        assert_eq!(known, [false, true, false]);
     }
 }

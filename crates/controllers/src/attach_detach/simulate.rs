@@ -266,6 +266,10 @@ impl Simulation {
             &mut running
         {
             if *proof == Proof::NotInUse && !*verified {
+                if self.trouble && self.chance.one_in(12) {
+                    self.refuse(&running);
+                    return Ok(());
+                }
                 self.cache.take(&self.world.server, ("node", node.clone()));
                 let status =
                     self.world.server.nodes.get(node).map(|node| node.status.clone()).unwrap_or_default();
@@ -274,7 +278,7 @@ impl Simulation {
                 let told = told && self.without != Without::Withdrawal;
                 if status.volumes_in_use.contains(&name) || told {
                     let (volume, node) = (*volume, node.clone());
-                    self.remember(volume, &node).announced = false;
+                    self.remember(volume, &node).has_asked(None);
                 } else {
                     *verified = true;
                     self.running.push(running);
@@ -310,16 +314,13 @@ impl Simulation {
                 let made = matches!(step, Step::Attach { .. });
                 let doubt = !heard && self.without != Without::Doubt;
                 let unheard = doubt.then_some(Unheard { since: self.now, made });
-                let memory = self.remember(volume, node);
-                (memory.announced, memory.unheard) = (false, unheard);
+                self.remember(volume, node).has_asked(unheard);
                 if heard {
                     let name = self::volume(volume).attachment(node);
                     self.cache.take(&self.world.server, ("attachment", name));
                     self.remember(volume, node).failure = None;
                 } else {
-                    let (backoff, now) =
-                        (Backoff { jitter: || 0.0, ..self.settings.pace.backoff() }, self.now);
-                    self.remember(volume, node).has_failed(backoff, now);
+                    self.failed(volume, node);
                 }
             }
             Running::Report { node, .. } if heard => {
@@ -327,6 +328,22 @@ impl Simulation {
             }
             Running::Report { .. } | Running::Volume { .. } => {}
         }
+    }
+
+    /// An attempt ends without the request that changes something: it was not sent, or not taken.
+    fn refuse(&mut self, running: &Running) {
+        if let Running::Volume {
+            volume, step: Step::Attach { node, .. } | Step::Detach { node, .. }, ..
+        } = running
+        {
+            self.remember(volume, node).has_asked(None);
+            self.failed(volume, node);
+        }
+    }
+
+    fn failed(&mut self, handle: &str, node: &str) {
+        let (backoff, now) = (Backoff { jitter: || 0.0, ..self.settings.pace.backoff() }, self.now);
+        self.remember(handle, node).has_failed(backoff, now);
     }
 
     /// A request has its effect.
@@ -385,21 +402,64 @@ impl Simulation {
         story.finish_one(0)
     }
 
-    /// A pod moves, and of its first attachment it was never heard that it was made.
-    fn unheard(without: Without) -> Result<(), Trouble> {
+    /// The end of an attachment gets no answer, and the next attempt at it not as far as a request. A pod comes, and then
+    /// the first request arrives.
+    fn late_end(without: Without) -> Result<(), Trouble> {
+        let mut story = Self::new(1, Settings::default(), without);
+        story.trouble = false;
+        story.world.attach("x", "a");
+        story.world.attacher(&mut story.chance, false)?;
+        story.cache = story.world.server.clone();
+        story.start_volume("x");
+        story.start_volume("x");
+        story.finish_one(0)?;
+        let lost = story.running.remove(0);
+        assert!(lost.is_end(), "the node was asked");
+        story.answer(&lost, false, false);
+        story.refuse_next();
+        story.world.pod("x", "a", story.now);
+        story.cache = story.world.server.clone();
+        story.start_volume("x");
+        story.start_node("a");
+        while !story.running.is_empty() {
+            story.finish_one(0)?;
+        }
+        (0..200).for_each(|_| story.world.agent(&mut story.chance));
+        story.running.push(lost);
+        story.finish_one(0)
+    }
+
+    /// After its pause a volume is tried once more, in vain.
+    fn refuse_next(&mut self) {
+        self.now = Time(self.now.0 + 500);
+        // An end is announced first.
+        (0..2).for_each(|_| self.start_volume("x"));
+        let running = self.running.remove(0);
+        self.refuse(&running);
+    }
+
+    /// A pod moves, and of its first attachment it was never heard that it was made. If it arrives late, another attempt
+    /// was refused before.
+    fn unheard(without: Without, late: bool) -> Result<(), Trouble> {
         let mut story = Self::new(1, Settings::default(), without);
         story.trouble = false;
         story.world.pod("x", "a", story.now);
         story.cache = story.world.server.clone();
         story.start_volume("x");
         let lost = story.running.remove(0);
-        story.answer(&lost, true, false);
+        story.answer(&lost, !late, false);
+        if late {
+            story.refuse_next();
+        }
         story.world.server.pods.clear();
         story.world.pod("x", "b", story.now);
         story.cache.pods = story.world.server.pods.clone();
         story.start_volume("x");
         while !story.running.is_empty() {
             story.finish_one(0)?;
+        }
+        if late {
+            story.arrive(&lost);
         }
         (0..20).try_for_each(|_| story.world.attacher(&mut story.chance, false))
     }
@@ -454,9 +514,19 @@ fn a_pod_that_comes_meanwhile_is_not_told() {
 /// A lost answer is no refusal: it was found by a story, and let the volume onto two nodes.
 #[test]
 fn a_lost_answer_is_not_a_refusal() {
-    assert_eq!(Simulation::unheard(Without::Nothing), Ok(()));
-    let found = Simulation::unheard(Without::Doubt);
-    assert!(matches!(found, Err(Trouble::TwoNodes { .. })), "{found:?}");
+    for late in [false, true] {
+        assert_eq!(Simulation::unheard(Without::Nothing, late), Ok(()), "late: {late}");
+        let found = Simulation::unheard(Without::Doubt, late);
+        assert!(matches!(found, Err(Trouble::TwoNodes { .. })), "late: {late}: {found:?}");
+    }
+}
+
+/// What became of a later attempt says nothing of a request that may still arrive.
+#[test]
+fn a_late_end_finds_nothing_mounted() {
+    assert_eq!(Simulation::late_end(Without::Nothing), Ok(()));
+    let trouble = Trouble::Mounted { volume: "x".into(), node: "a".into() };
+    assert_eq!(Simulation::late_end(Without::Doubt), Err(trouble));
 }
 
 /// What upstream does with attachments that failed brings a volume onto two nodes, unless its driver refuses.

@@ -34,8 +34,7 @@ pub(super) fn by_volume(change: &Change<PersistentVolume>) -> VolumeNews {
     }
     subjects.sort();
     subjects.dedup();
-    let claimant = |volume: &PersistentVolume| volume.spec.claim_ref.clone();
-    let asked_for = old.is_none() || new.is_none() || old.map(claimant) != new.map(claimant);
+    let asked_for = old.zip(new).is_none_or(|(old, new)| differs(old, new));
     VolumeNews { subjects, asked_for }
 }
 
@@ -107,6 +106,10 @@ mod tests {
         let claim = |name: &str| Subject::Claim(Key::namespaced("ns", name));
         let (own, class) = (|| Subject::Volume("v".into()), |name: &str| Subject::Class(name.into()));
         let free = || volume(None, "Available", "c");
+        let sized = |mut volume: Value, size: &str| {
+            volume["spec"]["capacity"] = json!({"storage": size});
+            volume
+        };
         for (rule, old, new, subjects, asked_for) in [
             ("new", Value::Null, volume(None, "Pending", "c"), vec![own()], true),
             ("new and to be had", Value::Null, free(), vec![own(), class("c")], true),
@@ -117,7 +120,15 @@ mod tests {
                 free(),
                 volume(None, "Available", "d"),
                 vec![own(), class("d")],
-                false,
+                true,
+            ),
+            ("made larger", free(), sized(free(), "2Gi"), vec![own(), class("c")], true),
+            (
+                "made larger before it is to be had",
+                volume(None, "Pending", "c"),
+                sized(volume(None, "Pending", "c"), "2Gi"),
+                vec![own()],
+                true,
             ),
             ("claimed", free(), volume(Some("a"), "Available", "c"), vec![claim("a"), own()], true),
             (

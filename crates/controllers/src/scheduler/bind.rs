@@ -57,7 +57,11 @@ impl Scheduler {
                 }
                 self.finish(&pod, |line, key| line.remove(key));
             }
-            Err(Ended::Gone) => self.finish(&pod, |line, key| line.remove(key)),
+            Err(Ended::Gone) => {
+                self.finish(&pod, |line, key| line.remove(key));
+                // It never was on the node it was promised, so nobody sees it leave.
+                self.wake(wake::LEFT);
+            }
             Err(Ended::Shut) => self.finish(&pod, |line, key| line.retry(key, now)),
             Err(Ended::Failed(message) | Ended::Unknown(message)) => {
                 self.finish(&pod, |line, key| line.retry(key, now));

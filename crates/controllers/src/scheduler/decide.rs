@@ -19,7 +19,7 @@ pub(super) enum Step {
     Leave,
     /// It goes there, once its volumes are seen to.
     Place { node: String, plan: Plan },
-    /// It has to wait until something changes.
+    /// It has to wait until something changes. An empty message is told to nobody.
     Refuse { message: String, causes: BTreeSet<Cause> },
     /// Things are not as they can be: again after a while.
     Fail { message: String },
@@ -136,7 +136,10 @@ fn volumes(view: &View, sorted: &Sorted, place: &Place) -> Result<Plan, Refusal>
 
 /// A pod that somebody has put on a node by hand: only its volumes are seen to (kubernetes#95767).
 fn assigned(view: &View) -> Step {
-    let Some(place) = view.places.first() else { return Step::Leave };
+    let Some(place) = view.places.first() else {
+        // The node may be yet to come, and then it wakes the pod.
+        return Step::Refuse { message: String::new(), causes: [Cause::Node].into() };
+    };
     let sorted = match claims::sort(view) {
         Ok(sorted) if sorted.delayed.is_empty() => return Step::Leave,
         Ok(sorted) => sorted,

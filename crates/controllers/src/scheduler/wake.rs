@@ -1,10 +1,11 @@
 //! What changes call for: against which causes a change may help, and which changes are none. Pure; upstream's queueing
-//! hints. Of claims only their own pods are told.
+//! hints. A claim's own pods are told of all its changes, elsewhere.
 
 use wharf_cluster::Change;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, StorageClass, VolumeAttachment, matching,
+    CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    VolumeAttachment, matching,
 };
 
 use super::capacity::limit;
@@ -37,6 +38,15 @@ pub(super) fn by_pod(change: &Change<Pod>) -> Helps {
     let here = |pod: &Pod| !pod.spec.node_name.is_empty() && !pod.has_ended();
     let was = change.old.as_deref().is_some_and(here);
     if was && !change.new.as_deref().is_some_and(here) { LEFT } else { NOBODY }
+}
+
+/// A claim that gives back the room it was promised: it is gone, or not to be provisioned on that node any more. One that
+/// got its volume has taken the room.
+pub(super) fn by_claim(change: &Change<PersistentVolumeClaim>) -> Helps {
+    let unbound = |claim: &&PersistentVolumeClaim| claim.spec.volume_name.is_empty();
+    let was = change.old.as_deref().filter(unbound).and_then(|old| old.selected_node());
+    let other = |new: &PersistentVolumeClaim| unbound(&new) && new.selected_node() != was;
+    if was.is_some() && change.new.as_deref().is_none_or(other) { &[Cause::Volumes] } else { NOBODY }
 }
 
 /// A volume that is new, to be had again, or within reach of others than before.
@@ -100,7 +110,7 @@ mod tests {
     use serde_json::{Value, json};
     use wharf_model::{Key, Kind};
 
-    use super::super::testing::{class, csi_node, node, over, pod, volume};
+    use super::super::testing::{claim, class, csi_node, node, over, pod, volume};
     use super::*;
 
     fn change<K: Kind>(old: Option<Arc<K>>, new: Option<Arc<K>>) -> Change<K> {
@@ -148,6 +158,29 @@ mod tests {
             ("never had a node", Some(pending()), None, false),
         ] {
             assert_eq!(by_pod(&change(old, new)), if helps { LEFT } else { NOBODY }, "{rule}");
+        }
+    }
+
+    /// kubernetes.md 1.5 "Requeue", "Capacity": claims under way are counted, until they are not.
+    #[test]
+    fn claims() {
+        let chosen =
+            |node: &str| json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
+        let (idle, on) = (|| claim("c", json!({})), |node: &str| claim("c", chosen(node)));
+        let served = || claim("c", over(chosen("n"), json!({"spec": {"volumeName": "v"}})));
+        for (rule, old, new, helps) in [
+            ("new", None, Some(idle()), false),
+            ("a node is chosen", Some(idle()), Some(on("n")), false),
+            ("the same", Some(on("n")), Some(on("n")), false),
+            ("its node is taken off", Some(on("n")), Some(idle()), true),
+            ("another node", Some(on("n")), Some(on("m")), true),
+            ("gone", Some(on("n")), None, true),
+            ("it has its volume", Some(on("n")), Some(served()), false),
+            ("gone, and had none under way", Some(idle()), None, false),
+            ("gone with its volume", Some(served()), None, false),
+        ] {
+            let wanted = if helps { &[Cause::Volumes][..] } else { NOBODY };
+            assert_eq!(by_claim(&change(old, new)), wanted, "{rule}");
         }
     }
 

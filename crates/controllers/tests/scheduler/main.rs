@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
+use wharf_cluster::Preconditions;
 use wharf_controllers::scheduler::{AssignedPods, CapacityCheck, Settings};
 use wharf_model::names::annotation;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSIDriver, CSINode, CSIStorageCapacity, Key, PersistentVolume, PersistentVolumeClaim};
+use wharf_model::{CSIDriver, CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim};
 use world::{DRIVER, FIXED, MADE, World};
 
 /// A pod without volumes gets a node, an event says so, and the server marks it scheduled.
@@ -57,11 +58,7 @@ async fn a_volume_is_made_for_the_pod() {
     let scheduler = world.schedule(Settings::default());
     let claim = world.claim("c", MADE, "ReadWriteOnce").await;
     let pod = world.pod("p", &["c"], json!({})).await;
-    let selected = async || {
-        let claim = world.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap().unwrap();
-        claim.selected_node() == Some("n1")
-    };
-    world.until("the claim's node", selected).await;
+    world.until("the claim's node", async || world.selected(&claim).await.as_deref() == Some("n1")).await;
     assert_eq!(world.node_of(&pod).await, "", "not before it has its volume");
     world.provision(0);
     assert_eq!(world.placed(&pod).await, "n1");
@@ -199,6 +196,46 @@ async fn many_at_once() {
     scheduler.stop().await;
 }
 
+/// kubernetes.md 1.5 "Reserve": what was promised to a pod that goes before its volume is there is another's at once.
+#[tokio::test]
+async fn who_goes_gives_back_what_it_was_promised() {
+    let world = World::new().await;
+    world.node("n1", None).await;
+    let full = json!({"status": {"allocatable": {"pods": "1"}}});
+    world.patch::<Node>(&Key::cluster("n1"), Some("status"), full).await;
+    let scheduler = world.schedule(Settings::default());
+    let claim = world.claim("c", MADE, "ReadWriteOnce").await;
+    let first = world.pod("first", &["c"], json!({})).await;
+    world.until("the claim's node", async || world.selected(&claim).await.is_some()).await;
+    let second = world.pod("second", &[], json!({})).await;
+    world.waits(&second, "Unschedulable", "0/1 nodes are available: 1 Too many pods.").await;
+    world.cluster.delete(&Pod::API, &first, Preconditions::default()).await.unwrap();
+    assert_eq!(world.placed(&second).await, "n1");
+    scheduler.stop().await;
+}
+
+/// kubernetes.md 1.5 "Capacity": the room of a claim whose node is taken off, and that nobody wants any more.
+#[tokio::test]
+async fn room_that_is_given_back_is_anothers() {
+    let world = World::new().await;
+    world.make::<CSIDriver>(json!({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": true}})).await;
+    world.node("n1", None).await;
+    world.room("n1", "1Gi").await;
+    let scheduler = world.schedule(Settings::default());
+    let claims =
+        [world.claim("a", MADE, "ReadWriteOnce").await, world.claim("b", MADE, "ReadWriteOnce").await];
+    let first = world.pod("a", &["a"], json!({})).await;
+    world.until("the first claim's node", async || world.selected(&claims[0]).await.is_some()).await;
+    world.cluster.delete(&Pod::API, &first, Preconditions::default()).await.unwrap();
+    let second = world.pod("b", &["b"], json!({})).await;
+    let message = "0/1 nodes are available: 1 node(s) did not have enough free storage.";
+    world.waits(&second, "Unschedulable", message).await;
+    let given_back = json!({"metadata": {"annotations": {annotation::SELECTED_NODE: null}}});
+    world.patch::<PersistentVolumeClaim>(&claims[0], None, given_back).await;
+    world.until("the second claim's node", async || world.selected(&claims[1]).await.is_some()).await;
+    scheduler.stop().await;
+}
+
 /// kubernetes#135985: two pods at once do not share room for one; upstream's check lets them.
 #[tokio::test]
 async fn room_is_promised_once() {
@@ -209,12 +246,7 @@ async fn room_is_promised_once() {
             .await;
         for node in ["n1", "n2"] {
             world.node(node, None).await;
-            world
-                .make::<CSIStorageCapacity>(json!({
-                    "metadata": {"name": node}, "storageClassName": MADE, "capacity": "1Gi",
-                    "nodeTopology": {"matchLabels": {"host": node}},
-                }))
-                .await;
+            world.room(node, "1Gi").await;
         }
         // Else the second would go to the emptier node anyway.
         let away = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});
@@ -224,13 +256,10 @@ async fn room_is_promised_once() {
         world.pod("a", &["a"], json!({})).await;
         world.pod("b", &["b"], json!({})).await;
         let scheduler = world.schedule(Settings { capacity: check, ..Settings::default() });
-        let node = async |claim| {
-            let claim = world.cluster.get::<PersistentVolumeClaim>(claim).await.unwrap().unwrap();
-            claim.selected_node().map(str::to_owned)
-        };
-        let both = async || node(&claims[0]).await.is_some() && node(&claims[1]).await.is_some();
-        world.until("nodes for both", both).await;
-        assert_eq!(node(&claims[0]).await != node(&claims[1]).await, apart, "{check:?}");
+        let nodes = async || (world.selected(&claims[0]).await, world.selected(&claims[1]).await);
+        world.until("nodes for both", async || matches!(nodes().await, (Some(_), Some(_)))).await;
+        let (first, second) = nodes().await;
+        assert_eq!(first != second, apart, "{check:?}");
         scheduler.stop().await;
     }
 }
@@ -266,21 +295,36 @@ async fn pods_put_on_a_node_get_their_volumes() {
         // The claim comes after its pod.
         world.pod("p", &["c"], json!({"nodeName": "n2"})).await;
         let claim = world.claim("c", MADE, "ReadWriteOnce").await;
-        let selected = async || {
-            let claim = world.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap().unwrap();
-            claim.selected_node().map(str::to_owned)
-        };
         if seen_to {
-            world.until("the claim's node", async || selected().await.is_some()).await;
-            assert_eq!(selected().await.as_deref(), Some("n2"));
+            world.until("the claim's node", async || world.selected(&claim).await.is_some()).await;
+            assert_eq!(world.selected(&claim).await.as_deref(), Some("n2"));
         } else {
             // Another pod's turn comes after it.
             let other = world.pod("other", &[], json!({})).await;
             world.placed(&other).await;
-            assert_eq!(selected().await, None);
+            assert_eq!(world.selected(&claim).await, None);
         }
         scheduler.stop().await;
     }
+}
+
+/// The same of a node that comes after its pod. Until then nothing is said.
+#[tokio::test]
+async fn pods_put_on_a_node_wait_for_it() {
+    let world = World::new().await;
+    world.node("n1", None).await;
+    let scheduler = world.schedule(Settings::default());
+    let claim = world.claim("c", MADE, "ReadWriteOnce").await;
+    let pod = world.pod("p", &["c"], json!({"nodeName": "late"})).await;
+    // Another pod's turn comes after it.
+    let other = world.pod("other", &[], json!({})).await;
+    world.placed(&other).await;
+    world.node("late", None).await;
+    world.until("the claim's node", async || world.selected(&claim).await.is_some()).await;
+    assert_eq!(world.selected(&claim).await.as_deref(), Some("late"));
+    let pod = world.cluster.get::<Pod>(&pod).await.unwrap().unwrap();
+    assert!(pod.status.conditions.iter().all(|condition| condition.status != "False"), "{pod:?}");
+    scheduler.stop().await;
 }
 
 /// "And if we die here?": between the claim's node and its volume. The next one goes on where the first ended.
@@ -292,11 +336,7 @@ async fn a_restart_keeps_what_was_chosen() {
     let scheduler = world.schedule(Settings::default());
     let claim = world.claim("c", MADE, "ReadWriteOnce").await;
     let pod = world.pod("p", &["c"], json!({})).await;
-    let selected = async || {
-        let claim = world.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap().unwrap();
-        claim.selected_node().is_some()
-    };
-    world.until("the claim's node", selected).await;
+    world.until("the claim's node", async || world.selected(&claim).await.is_some()).await;
     scheduler.stop().await;
     // The other node would be better by now.
     let full = json!({"spec": {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}});

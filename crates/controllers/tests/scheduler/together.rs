@@ -51,10 +51,7 @@ async fn a_node_that_goes_is_given_up() {
     let scheduler = world.schedule(Settings::default());
     let claim = world.claim("c", MADE, "ReadWriteOnce").await;
     let pod = world.pod("p", &["c"], json!({})).await;
-    let selected = async |node: &str| {
-        let claim = world.cluster.get::<PersistentVolumeClaim>(&claim).await.unwrap().unwrap();
-        claim.selected_node() == Some(node)
-    };
+    let selected = async |node: &str| world.selected(&claim).await.as_deref() == Some(node);
     world.until("the first node", async || selected("n1").await).await;
     world.node("n2", None).await;
     world.cluster.delete(&Node::API, &Key::cluster("n1"), Preconditions::default()).await.unwrap();

@@ -16,7 +16,9 @@ use wharf_controllers::scheduler::{self, Settings};
 use wharf_controllers::{Context, binder, ephemeral};
 use wharf_model::names::annotation;
 use wharf_model::whole::{Node, Pod};
-use wharf_model::{CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass};
+use wharf_model::{
+    CSINode, CSIStorageCapacity, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
+};
 
 /// The driver of all volumes here.
 pub(crate) const DRIVER: &str = "d.example.com";
@@ -132,6 +134,21 @@ impl World {
         }))
         .await;
         Key::namespaced("default", name)
+    }
+
+    /// The node that was chosen for a claim.
+    pub(crate) async fn selected(&self, claim: &Key) -> Option<String> {
+        let claim = self.cluster.get::<PersistentVolumeClaim>(claim).await.unwrap().unwrap();
+        claim.selected_node().map(str::to_owned)
+    }
+
+    /// So much can be made on a node.
+    pub(crate) async fn room(&self, node: &str, capacity: &str) {
+        self.make::<CSIStorageCapacity>(json!({
+            "metadata": {"name": node}, "storageClassName": MADE, "capacity": capacity,
+            "nodeTopology": {"matchLabels": {"host": node}},
+        }))
+        .await;
     }
 
     /// A volume that is there, and that only this node reaches.

@@ -351,6 +351,10 @@ fn failures_hold_up_themselves_alone() {
 #[test]
 fn requests_without_an_answer() {
     let unheard = |made| Memory { unheard: Some(Unheard { since: Time(0), made }), ..Memory::default() };
+    let failed = |at| Memory {
+        failure: Some(Failure { at: Time(at), pause: Duration::from_millis(500), count: 1 }),
+        ..unheard(true)
+    };
     let moved = || World::exclusive().node("a").node("b").pod("q", "b");
     let ask = || Step::Ask { node: "a".into() };
     let pod = || World::exclusive().node("a").pod("p", "a");
@@ -359,6 +363,9 @@ fn requests_without_an_answer() {
         ("by upstream it is not", moved().remember("a", unheard(true)).upstream(), 0, attach("b")),
         ("until nothing arrives any more", moved().remember("a", unheard(true)), 59_999, rest(&[], Some(1))),
         ("then the server knows", moved().remember("a", unheard(true)), 60_000, ask()),
+        ("it did not say", moved().remember("a", failed(60_000)), 60_000, rest(&[], Some(500))),
+        ("it is asked again", moved().remember("a", failed(60_000)), 60_500, ask()),
+        ("it is asked before the next attempt", pod().remember("a", failed(59_500)), 60_000, ask()),
         ("who still wants it asks for it again", pod().remember("a", unheard(true)), 0, attach("a")),
         ("it is there", pod().uncertain("a").remember("a", unheard(true)), 0, rest(&[], Some(MINUTES_2))),
         (

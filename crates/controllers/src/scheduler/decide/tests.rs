@@ -174,7 +174,7 @@ fn pods_that_were_put_on_a_node() {
         view
     };
     let mut view = by_hand(vec![claim("c", json!({}))]);
-    assert_eq!(decide(&view), Step::Leave, "a node that is not there");
+    assert_eq!(refusal(&view), (String::new(), vec![Cause::Node]), "a node that is not there yet");
     // Full, cordoned and tainted: that is not asked of a pod that is there.
     let full = json!({"spec": {"unschedulable": true, "taints": [{"key": "k", "effect": "NoExecute"}]}, "status": {"allocatable": {}}});
     view.places = vec![at("n1", full)];
