@@ -13,6 +13,8 @@ use crate::story::{Said, Step};
 
 /// Who binds claims.
 pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
+/// Whose turn it is when a volume is gone.
+const RESTORE: &str = "you: delete the claim, or restore the volume object";
 
 /// The way of a claim, as far as it has come.
 pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
@@ -29,13 +31,18 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     match claim.status.phase {
         ClaimPhase::Bound => {
             let size = claim.status.capacity.storage.map(|size| format!(", {size}")).unwrap_or_default();
-            steps.push(Step::done(&name, format!("bound to volume {}{size}", claim.spec.volume_name)));
+            let volume = &claim.spec.volume_name;
+            steps.push(Step::done(&name, format!("bound to volume {volume}{size}")));
+            // The binder has not noticed yet.
+            if matches!(facts.volume, Known::Absent) {
+                steps.push(Step::waits(&name, format!("its volume {volume} is gone"), RESTORE));
+            }
             steps.extend(growing(&name, claim, facts, all));
             steps.extend(modifying(&name, claim, all));
         }
         ClaimPhase::Lost => {
             let says = format!("its volume {} is gone, and its data with it", claim.spec.volume_name);
-            let step = Step::waits(&name, says, "you: delete the claim, or restore the volume object");
+            let step = Step::waits(&name, says, RESTORE);
             steps.push(step.after(all.warning(claim, &["ClaimLost", "ClaimMisbound"])));
         }
         ClaimPhase::Pending | ClaimPhase::Unknown => steps.push(unbound(&name, claim, facts, all)),

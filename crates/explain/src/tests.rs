@@ -299,6 +299,18 @@ fn ways_to_a_node() {
             "binder",
             "not asked for",
         ),
+        (
+            with(attached(), |facts| facts.claims[0].volume = Known::Unknown),
+            State::Unknown,
+            "",
+            "it could not be read",
+        ),
+        (
+            with(attached(), |facts| facts.claims[0].volume = Known::Absent),
+            State::Waits,
+            "you: delete the claim",
+            "its volume pv is gone",
+        ),
         (with(vec![attachment("n", json!({}))], |_| {}), State::Waits, "attacher of d.csi", "to be attached"),
         (
             with(vec![attachment("n", json!({"attachError": {"message": "no room"}}))], |_| {}),
@@ -385,6 +397,15 @@ fn a_claims_way_to_its_nodes() {
     facts.claims[0].attachments = Some(Vec::new());
     facts.claims[0].pods = Some(Vec::new());
     assert_eq!(steps(&facts), ["bound to volume pv, 1Gi"]);
+    // Unless its volume could not be read, or is gone and the binder has not said so.
+    for (volume, says, status) in
+        [(Known::Unknown, "it could not be read", 5), (Known::Absent, "its volume pv is gone", 3)]
+    {
+        let mut facts = facts.clone();
+        facts.claims[0].volume = volume;
+        assert_eq!(steps(&facts), ["bound to volume pv, 1Gi", says]);
+        assert_eq!(story(&facts).exit_status(), status, "{says}");
+    }
     // A driver that does not attach has to be there all the same.
     facts.claims[0].pods = Some(vec![user("p", "n", "Running")]);
     facts.claims[0].driver =
