@@ -13,12 +13,18 @@ use crate::story::{Said, Step};
 
 /// Who binds claims.
 pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
+/// Who places pods.
+pub(crate) const SCHEDULER: &str = "the scheduler";
 /// Whose turn it is when a volume is gone.
 const RESTORE: &str = "you: delete the claim, or restore the volume object";
 
-/// The way of a claim, as far as it has come.
+fn name(facts: &ClaimFacts) -> String {
+    facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default()
+}
+
+/// The way of a claim to its volume, as far as it has come.
 pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
-    let name = facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default();
+    let name = name(facts);
     let claim = match &facts.claim {
         Known::There(claim) => claim,
         Known::Absent => return vec![Step::waits(name, "there is no such claim", "whoever is to make it")],
@@ -37,8 +43,6 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
             if matches!(facts.volume, Known::Absent) {
                 steps.push(Step::waits(&name, format!("its volume {volume} is gone"), RESTORE));
             }
-            steps.extend(growing(&name, claim, facts, all));
-            steps.extend(modifying(&name, claim, all));
         }
         ClaimPhase::Lost => {
             let says = format!("its volume {} is gone, and its data with it", claim.spec.volume_name);
@@ -50,9 +54,18 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     steps
 }
 
-/// The same, and on to the nodes whose pods use it.
+/// What changes about a claim that is bound, whoever uses it.
+pub(crate) fn changes(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
+    let bound = |claim: &&PersistentVolumeClaim| claim.status.phase == ClaimPhase::Bound;
+    let Some(claim) = facts.claim.there().filter(bound) else { return Vec::new() };
+    let name = name(facts);
+    growing(&name, claim, facts, all).into_iter().chain(modifying(&name, claim, all)).collect()
+}
+
+/// All of that, and on to the nodes whose pods use it.
 pub(crate) fn walk_on(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
     let mut steps = walk(facts, all);
+    steps.extend(changes(facts, all));
     if facts.claim.there().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
         steps.extend(crate::attach::everywhere(facts, all, now));
     }
@@ -164,7 +177,7 @@ fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts
         }
         Some(pod) => {
             let says = format!("class {class} waits until pod {} has a node", pod.metadata.name);
-            Step::waits(name, says, "the scheduler").after(unscheduled(pod))
+            Step::waits(name, says, SCHEDULER).after(unscheduled(pod))
         }
     }
 }

@@ -7,6 +7,8 @@ use wharf_model::whole::Pod;
 use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::{Attempt, State, Subject, walk};
 
+mod unplaced;
+
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Known<T> {
     Known::There(serde_json::from_value(value).unwrap())
 }
@@ -511,12 +513,18 @@ fn snapshots() {
         claims: vec![bound()],
         ..Facts::default()
     };
+    let growing = |mut facts: Facts| {
+        let Known::There(claim) = &mut facts.claims[0].claim else { unreachable!() };
+        claim.status.capacity.storage = Some("1Mi".parse().unwrap());
+        facts
+    };
     let content = |status: Value| {
         object(json!({"metadata": {"name": "c"}, "spec": {"driver": "d.csi"}, "status": status}))
     };
     let bound_to = json!({"boundVolumeSnapshotContentName": "c"});
     for (facts, state, whose, says) in [
         (snapshot(Value::Null), Some(State::Waits), "snapshot controller", "no content yet"),
+        (growing(snapshot(Value::Null)), Some(State::Waits), "snapshot controller", "no content yet"),
         (
             Facts { snapshot_class: Some(false), ..snapshot(Value::Null) },
             Some(State::Waits),
