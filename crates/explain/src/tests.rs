@@ -7,6 +7,7 @@ use wharf_model::whole::Pod;
 use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::{Attempt, State, Subject, walk};
 
+mod static_volumes;
 mod unplaced;
 
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Known<T> {
@@ -19,6 +20,7 @@ fn claim(spec: Value, status: Value) -> ClaimFacts {
         claim: object(json!({
             "metadata": {"name": "data", "namespace": "default", "uid": "c"}, "spec": spec, "status": status,
         })),
+        candidates: Some(Vec::new()),
         pods: Some(Vec::new()),
         attachments: Some(Vec::new()),
         ..ClaimFacts::default()
