@@ -39,6 +39,8 @@ mod view;
 mod wake;
 mod write;
 
+pub use migration::provisioner;
+
 /// The name in events; upstream's.
 pub const COMPONENT: &str = "persistentvolume-controller";
 /// Pods by the claims they use, in the store that all controllers share.

@@ -57,7 +57,17 @@ struct Way<'a> {
 impl<'a> Way<'a> {
     /// `None`: there is no volume. An error is the step that says what is not known.
     fn of(facts: &'a ClaimFacts, all: &Facts) -> Option<Result<Self, Box<Step>>> {
-        let volume = facts.volume.there()?;
+        let volume = match &facts.volume {
+            Known::There(volume) => volume,
+            // That it is gone is said of its claim.
+            Known::Absent => return None,
+            Known::Unknown => {
+                let name = &facts.claim.there()?.spec.volume_name;
+                let unread =
+                    || Err(Box::new(Step::unknown(format!("volume {name}"), "it could not be read")));
+                return (!name.is_empty()).then(unread);
+            }
+        };
         let title = format!("volume {}", volume.metadata.name);
         let unknown = |says: String| Some(Err(Box::new(Step::unknown(title, says))));
         let Some(name) = VolumeName::of(&volume.spec) else {

@@ -1,8 +1,9 @@
 //! A claim's way to its volume, and a volume's to its end.
 
+use wharf_controllers::binder;
 use wharf_controllers::protection::uses;
 use wharf_model::claim::{ClaimPhase, ResizeStatus};
-use wharf_model::matching::{check, is_for};
+use wharf_model::matching::{Seeker, best, check, is_for};
 use wharf_model::names::{annotation, condition, reason};
 use wharf_model::volume::{ReclaimPolicy, VolumePhase};
 use wharf_model::whole::Pod;
@@ -13,10 +14,20 @@ use crate::story::{Said, Step};
 
 /// Who binds claims.
 pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
+/// Who places pods.
+pub(crate) const SCHEDULER: &str = "the scheduler";
+/// Whose turn it is when a volume is gone.
+const RESTORE: &str = "you: delete the claim, or restore the volume object";
+/// Whose turn it is when a volume stays although its claim is gone.
+const TAKE_BACK: &str = "you: delete it, or clear its claimRef for another claim";
 
-/// The way of a claim, as far as it has come.
+fn name(facts: &ClaimFacts) -> String {
+    facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default()
+}
+
+/// The way of a claim to its volume, as far as it has come.
 pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
-    let name = facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default();
+    let name = name(facts);
     let claim = match &facts.claim {
         Known::There(claim) => claim,
         Known::Absent => return vec![Step::waits(name, "there is no such claim", "whoever is to make it")],
@@ -29,27 +40,61 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     match claim.status.phase {
         ClaimPhase::Bound => {
             let size = claim.status.capacity.storage.map(|size| format!(", {size}")).unwrap_or_default();
-            steps.push(Step::done(&name, format!("bound to volume {}{size}", claim.spec.volume_name)));
-            steps.extend(growing(&name, claim, facts, all));
-            steps.extend(modifying(&name, claim, all));
+            let volume = &claim.spec.volume_name;
+            steps.push(Step::done(&name, format!("bound to volume {volume}{size}")));
+            // The binder has not noticed yet.
+            if matches!(facts.volume, Known::Absent) {
+                steps.push(Step::waits(&name, format!("its volume {volume} is gone"), RESTORE));
+            }
         }
-        ClaimPhase::Lost => {
-            let says = format!("its volume {} is gone, and its data with it", claim.spec.volume_name);
-            let step = Step::waits(&name, says, "you: delete the claim, or restore the volume object");
-            steps.push(step.after(all.warning(claim, &["ClaimLost", "ClaimMisbound"])));
-        }
+        ClaimPhase::Lost => steps.push(lost(&name, claim, facts, all)),
         ClaimPhase::Pending | ClaimPhase::Unknown => steps.push(unbound(&name, claim, facts, all)),
     }
     steps
 }
 
-/// The same, and on to the nodes whose pods use it.
+/// What changes about a claim that is bound, whoever uses it.
+pub(crate) fn changes(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
+    let bound = |claim: &&PersistentVolumeClaim| claim.status.phase == ClaimPhase::Bound;
+    let Some(claim) = facts.claim.there().filter(bound) else { return Vec::new() };
+    let name = name(facts);
+    growing(&name, claim, facts, all).into_iter().chain(modifying(&name, claim, all)).collect()
+}
+
+/// All of that, and on to the nodes whose pods use it.
 pub(crate) fn walk_on(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
     let mut steps = walk(facts, all);
+    steps.extend(changes(facts, all));
     if facts.claim.there().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
         steps.extend(crate::attach::everywhere(facts, all, now));
     }
     steps
+}
+
+/// What has become of the volume of a lost claim, by the binder's rules.
+fn lost(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Step {
+    let volume = &claim.spec.volume_name;
+    let step = match &facts.volume {
+        _ if volume.is_empty() => {
+            Step::waits(name, "it no longer names the volume that it was bound to", "you: delete the claim")
+        }
+        Known::Absent => Step::waits(name, format!("its volume {volume} is gone"), RESTORE),
+        Known::Unknown => {
+            Step::unknown(name, format!("it has lost its volume {volume}, which could not be read"))
+        }
+        Known::There(there) => match &there.spec.claim_ref {
+            // By identity alone: a claim of the same name may have been made since.
+            Some(other) if other.uid != claim.metadata.uid => {
+                let says = format!("its volume {volume} is claim {}'s, of uid {:?}", other.key(), other.uid);
+                Step::waits(name, says, "you: delete the claim, or free the volume")
+            }
+            _ => {
+                let says = format!("its volume {volume} is there again, and it is not bound to it yet");
+                return Step::waits(name, says, BINDER);
+            }
+        },
+    };
+    step.after(all.warning(claim, &[reason::CLAIM_LOST, reason::CLAIM_MISBOUND]))
 }
 
 /// Why a claim that is to go is still there.
@@ -92,34 +137,50 @@ fn unbound(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &
             }
         };
     }
-    let class = match (claim.class(), &facts.class) {
-        (None, _) => {
-            let says = "it names no storage class, and there is no default one".to_owned();
-            return match facts.default_class {
-                Some(false) => step(says, "you: name a class, or make one the default"),
-                Some(true) => step("the default class is about to be set".to_owned(), BINDER),
-                None => {
-                    Step::unknown(name, "it names no storage class; whether there is a default is not known")
-                }
-            };
-        }
-        (Some(""), _) => {
-            let says = "it wants a volume that somebody made by hand, and none fits".to_owned();
-            return step(says, "you: make a PersistentVolume without a class").after(mismatch);
-        }
-        (Some(class), Known::Absent) => {
-            let says = format!("its storage class {class} does not exist");
-            return step(says, "you: make the class, or the claim anew with another");
-        }
-        (Some(class), Known::Unknown) => {
-            return Step::unknown(name, format!("its storage class {class} could not be read"));
-        }
-        (Some(_), Known::There(class)) => class,
-    };
-    if class.waits_for_first_consumer() && claim.selected_node().is_none() {
-        return waiting_for_pod(name, claim, facts).since(since);
+    if let (Some(class), Known::Unknown) = (claim.class().filter(|class| !class.is_empty()), &facts.class) {
+        return Step::unknown(name, format!("its storage class {class} could not be read"));
     }
-    provisioning(name, claim, class, facts, all).since(since)
+    let delayed = facts.class.there().is_some_and(StorageClass::waits_for_first_consumer);
+    let candidates = facts.candidates.iter().flatten();
+    if let Some(volume) = best(claim, candidates, Seeker::Binder { delayed }) {
+        let says = format!("volume {} is there for it, and it is not bound to it yet", volume.metadata.name);
+        return step(says, BINDER);
+    }
+    // That no volume fits is known only if all could be read.
+    let none_fits = |says: String, whose: &str| match facts.candidates {
+        Some(_) => step(format!("{says}, and no volume that is there fits"), whose),
+        None => Step::unknown(name, format!("{says}; whether a volume that is there fits is not known")),
+    };
+    match (claim.class(), facts.class.there()) {
+        (None, _) => match facts.default_class {
+            Some(false) => none_fits(
+                "it names no storage class, there is no default one".to_owned(),
+                "you: name a class, or make one the default",
+            ),
+            Some(true) => step("the default class is about to be set".to_owned(), BINDER),
+            None => Step::unknown(name, "it names no storage class; whether there is a default is not known"),
+        },
+        (Some(""), _) => none_fits(
+            "it wants a volume that somebody made by hand".to_owned(),
+            "you: make a PersistentVolume without a class",
+        )
+        .after(mismatch),
+        (Some(class), None) => none_fits(
+            format!("its storage class {class} does not exist"),
+            "you: make the class, or a PersistentVolume of it, or the claim anew with another",
+        ),
+        (Some(_), Some(_)) if delayed && claim.selected_node().is_none() => {
+            waiting_for_pod(name, claim, facts).since(since)
+        }
+        (Some(_), Some(class)) => match binder::provisioner(&class.provisioner) {
+            Some(driver) => provisioning(name, claim, driver, facts, all).since(since),
+            None => none_fits(
+                format!("nobody makes volumes of its class {} ({})", class.metadata.name, class.provisioner),
+                "you: make a PersistentVolume of that class",
+            )
+            .after(all.warning(claim, &[reason::PROVISIONING_FAILED])),
+        },
+    }
 }
 
 /// What keeps a claim from the volume that it asks for, by the binder's rules.
@@ -157,7 +218,7 @@ fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts
         }
         Some(pod) => {
             let says = format!("class {class} waits until pod {} has a node", pod.metadata.name);
-            Step::waits(name, says, "the scheduler").after(unscheduled(pod))
+            Step::waits(name, says, SCHEDULER).after(unscheduled(pod))
         }
     }
 }
@@ -175,11 +236,10 @@ pub(crate) fn unscheduled(pod: &Pod) -> Option<Said> {
 fn provisioning(
     name: &str,
     claim: &PersistentVolumeClaim,
-    class: &StorageClass,
+    driver: &str,
     facts: &ClaimFacts,
     all: &Facts,
 ) -> Step {
-    let driver = &class.provisioner;
     if claim.provisioner().is_none() {
         return Step::waits(name, format!("nobody has asked {driver} for a volume yet"), BINDER)
             .after(all.warning(claim, &[reason::PROVISIONING_FAILED]));
@@ -291,6 +351,9 @@ fn phase(name: &str, volume: &PersistentVolume, all: &Facts) -> Step {
     let driver = volume.spec.csi.as_ref().map_or("no CSI driver", |csi| csi.driver.as_str());
     match (volume.status.phase, volume.spec.persistent_volume_reclaim_policy) {
         (VolumePhase::Bound, _) => Step::done(name, format!("claim {claim}'s, of {driver}")),
+        (VolumePhase::Available, _) if volume.spec.claim_ref.is_some() => {
+            Step::done(name, format!("reserved for claim {claim}, and not bound to it"))
+        }
         (VolumePhase::Available, _) => Step::done(name, "free for a claim that it fits"),
         (VolumePhase::Released, ReclaimPolicy::Delete) => {
             let provisioner = volume.metadata.annotation(annotation::PROVISIONED_BY).unwrap_or(driver);
@@ -304,13 +367,26 @@ fn phase(name: &str, volume: &PersistentVolume, all: &Facts) -> Step {
             )
             .after(error)
         }
-        (VolumePhase::Released, _) => {
+        (VolumePhase::Released, ReclaimPolicy::Retain) => {
             let says = format!("claim {claim} is gone; its policy is to keep it, data and all");
-            Step::waits(name, says, "you: delete it, or clear its claimRef for another claim")
+            Step::waits(name, says, TAKE_BACK)
         }
-        (VolumePhase::Failed, _) => {
+        (VolumePhase::Released, ReclaimPolicy::Recycle) => {
+            let says = format!("claim {claim} is gone; its policy is to empty it and offer it again");
+            Step::waits(name, says, BINDER).after(all.warning(volume, &[reason::VOLUME_FAILED_RECYCLE]))
+        }
+        (VolumePhase::Released, ReclaimPolicy::Unknown) => {
+            let says = format!("claim {claim} is gone; its policy is none that is known");
+            Step::waits(name, says, BINDER)
+        }
+        (VolumePhase::Failed, ReclaimPolicy::Delete) => {
             Step::waits(name, "it could not be reclaimed", "the provisioner of its driver")
                 .after(all.warning(volume, &[reason::VOLUME_FAILED_DELETE]))
+        }
+        // Nobody tries again.
+        (VolumePhase::Failed, _) => {
+            let reasons = [reason::VOLUME_FAILED_RECYCLE, reason::VOLUME_UNKNOWN_RECLAIM_POLICY];
+            Step::waits(name, "it could not be reclaimed", TAKE_BACK).after(all.warning(volume, &reasons))
         }
         (VolumePhase::Pending | VolumePhase::Unknown, _) => {
             Step::waits(name, "nobody has looked at it yet", BINDER)

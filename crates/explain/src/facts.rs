@@ -47,7 +47,9 @@ pub struct ClaimFacts {
     pub default_class: Option<bool>,
     /// Its volume.
     pub volume: Known<PersistentVolume>,
-    /// Where that is attached, or is to be; `None` if nobody knows.
+    /// Volumes that it may be given, if it asks for none by name; `None` if nobody knows.
+    pub candidates: Option<Vec<PersistentVolume>>,
+    /// Where its volume is attached, or is to be; `None` if nobody knows.
     pub attachments: Option<Vec<VolumeAttachment>>,
     /// Its driver, as it is described.
     pub driver: Known<CSIDriver>,

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
+use wharf_controllers::binder;
+use wharf_model::matching::{class, offered_in, reserved_for};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
@@ -119,12 +121,13 @@ impl Reading<'_> {
                 facts.default_class = classes.map(|classes| classes.iter().any(StorageClass::is_default));
             }
         }
-        if !claim.spec.volume_name.is_empty() {
-            facts.volume = self.get(Key::cluster(&claim.spec.volume_name)).await;
+        match claim.spec.volume_name.as_str() {
+            "" => facts.candidates = self.candidates(&claim).await,
+            volume => facts.volume = self.get(Key::cluster(volume)).await,
         }
         let driver = match (facts.volume.there(), facts.class.there()) {
             (Some(volume), _) => volume.spec.csi.as_ref().map(|csi| csi.driver.clone()),
-            (None, Some(class)) => Some(class.provisioner.clone()),
+            (None, Some(class)) => binder::provisioner(&class.provisioner).map(str::to_owned),
             (None, None) => None,
         };
         if let Some(driver) = driver {
@@ -134,6 +137,16 @@ impl Reading<'_> {
         facts.pods = self.users(&key).await;
         self.nodes(&facts).await;
         facts
+    }
+
+    /// Volumes that a claim may be given: those reserved for it, and those of its class that are to be had.
+    async fn candidates(&mut self, claim: &PersistentVolumeClaim) -> Option<Vec<PersistentVolume>> {
+        let volumes = self.list::<PersistentVolume>(None).await?;
+        let key = claim.key().to_string();
+        let may = |volume: &PersistentVolume| {
+            reserved_for(volume).as_ref() == Some(&key) || offered_in(volume) == Some(class(claim))
+        };
+        Some(volumes.into_iter().filter(may).collect())
     }
 
     /// Pods that name a claim.

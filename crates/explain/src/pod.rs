@@ -19,21 +19,19 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     if pod.has_ended() && !pod.metadata.is_deleting() {
         return vec![Step::done(name, format!("it has ended ({})", pod.status.phase))];
     }
-    let mut steps = Vec::new();
-    let unbound = |steps: &[Step]| steps.iter().any(|step| step.state != State::Done);
-    // Claims that are bound at once come first; others wait for the scheduler, which then says so itself.
-    for claim in &facts.claims {
-        steps.extend(claim::walk(claim, facts));
-    }
+    let claims = facts.claims.iter().flat_map(|claim| claim::walk(claim, facts));
+    let changes = facts.claims.iter().flat_map(|claim| claim::changes(claim, facts));
     let node = &pod.spec.node_name;
     if node.is_empty() {
-        if !unbound(&steps) || claim::unscheduled(pod).is_some() {
-            let step = Step::waits(&name, "it has no node yet", "the scheduler");
-            steps.insert(0, step.since(pod.metadata.creation_timestamp).after(claim::unscheduled(pod)));
-        }
+        // The scheduler waits for claims, except for those that wait for it. What it said last may be older than that.
+        let (delayed, mut steps): (Vec<Step>, _) = claims.partition(|step| step.whose == claim::SCHEDULER);
+        let step = Step::waits(&name, "it has no node yet", claim::SCHEDULER);
+        steps.push(step.since(pod.metadata.creation_timestamp).after(claim::unscheduled(pod)));
+        steps.extend(delayed.into_iter().chain(changes));
         return steps;
     }
-    steps.insert(0, Step::done(&name, format!("placed on node {node}")));
+    let mut steps = vec![Step::done(&name, format!("placed on node {node}"))];
+    steps.extend(claims.chain(changes));
     if pod.metadata.is_deleting() {
         let says = "it is being deleted: its containers end, then its volumes are unmounted";
         let step = Step::waits(&name, says, format!("node {node} (kubelet)"));
@@ -46,7 +44,7 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     for claim in &facts.claims {
         steps.extend(attach::to_node(claim, node, facts, now));
     }
-    if !unbound(&steps) {
+    if steps.iter().all(|step| step.state == State::Done) {
         steps.extend(on_node(&name, pod, facts));
     }
     steps

@@ -7,6 +7,9 @@ use wharf_model::whole::Pod;
 use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::{Attempt, State, Subject, walk};
 
+mod static_volumes;
+mod unplaced;
+
 fn object<T: serde::de::DeserializeOwned>(value: Value) -> Known<T> {
     Known::There(serde_json::from_value(value).unwrap())
 }
@@ -17,6 +20,7 @@ fn claim(spec: Value, status: Value) -> ClaimFacts {
         claim: object(json!({
             "metadata": {"name": "data", "namespace": "default", "uid": "c"}, "spec": spec, "status": status,
         })),
+        candidates: Some(Vec::new()),
         pods: Some(Vec::new()),
         attachments: Some(Vec::new()),
         ..ClaimFacts::default()
@@ -299,6 +303,18 @@ fn ways_to_a_node() {
             "binder",
             "not asked for",
         ),
+        (
+            with(attached(), |facts| facts.claims[0].volume = Known::Unknown),
+            State::Unknown,
+            "",
+            "it could not be read",
+        ),
+        (
+            with(attached(), |facts| facts.claims[0].volume = Known::Absent),
+            State::Waits,
+            "you: delete the claim",
+            "its volume pv is gone",
+        ),
         (with(vec![attachment("n", json!({}))], |_| {}), State::Waits, "attacher of d.csi", "to be attached"),
         (
             with(vec![attachment("n", json!({"attachError": {"message": "no room"}}))], |_| {}),
@@ -385,6 +401,15 @@ fn a_claims_way_to_its_nodes() {
     facts.claims[0].attachments = Some(Vec::new());
     facts.claims[0].pods = Some(Vec::new());
     assert_eq!(steps(&facts), ["bound to volume pv, 1Gi"]);
+    // Unless its volume could not be read, or is gone and the binder has not said so.
+    for (volume, says, status) in
+        [(Known::Unknown, "it could not be read", 5), (Known::Absent, "its volume pv is gone", 3)]
+    {
+        let mut facts = facts.clone();
+        facts.claims[0].volume = volume;
+        assert_eq!(steps(&facts), ["bound to volume pv, 1Gi", says]);
+        assert_eq!(story(&facts).exit_status(), status, "{says}");
+    }
     // A driver that does not attach has to be there all the same.
     facts.claims[0].pods = Some(vec![user("p", "n", "Running")]);
     facts.claims[0].driver =
@@ -490,12 +515,18 @@ fn snapshots() {
         claims: vec![bound()],
         ..Facts::default()
     };
+    let growing = |mut facts: Facts| {
+        let Known::There(claim) = &mut facts.claims[0].claim else { unreachable!() };
+        claim.status.capacity.storage = Some("1Mi".parse().unwrap());
+        facts
+    };
     let content = |status: Value| {
         object(json!({"metadata": {"name": "c"}, "spec": {"driver": "d.csi"}, "status": status}))
     };
     let bound_to = json!({"boundVolumeSnapshotContentName": "c"});
     for (facts, state, whose, says) in [
         (snapshot(Value::Null), Some(State::Waits), "snapshot controller", "no content yet"),
+        (growing(snapshot(Value::Null)), Some(State::Waits), "snapshot controller", "no content yet"),
         (
             Facts { snapshot_class: Some(false), ..snapshot(Value::Null) },
             Some(State::Waits),

@@ -128,26 +128,64 @@ async fn from_every_end() {
 #[tokio::test]
 async fn what_may_not_be_read() {
     let world = World::new().await;
-    for (plural, subject, unknown) in [
-        ("volumeattachments", "pvc/data", true),
-        ("nodes", "pvc/data", true),
-        ("pods", "pvc/data", true),
-        ("csidrivers", "pvc/data", true),
-        ("persistentvolumes", "pod/db", false),
-        ("events", "pvc/data", false),
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": "manual",
+        "resources": {"requests": {"storage": "1Gi"}}});
+    let by_hand = json!({"metadata": {"name": "by-hand", "namespace": "default"}, "spec": spec});
+    world.make::<PersistentVolumeClaim>(by_hand).await;
+    for (plural, subject, status) in [
+        ("volumeattachments", "pvc/data", 5),
+        ("nodes", "pvc/data", 5),
+        ("pods", "pvc/data", 5),
+        ("csidrivers", "pvc/data", 5),
+        ("persistentvolumes", "pod/db", 5),
+        ("persistentvolumes", "pvc/data", 5),
+        ("persistentvolumes", "pvc/by-hand", 5),
+        // The way is known without them.
+        ("events", "pvc/data", 3),
     ] {
         let cluster = world.without(plural);
         let story = world.story(&cluster, subject, None).await;
         let told =
             story.missing.iter().any(|missing| missing.to_lowercase().contains(&plural[..plural.len() - 1]));
         assert!(told, "{plural}: {story}");
-        if unknown {
-            assert_eq!(story.exit_status(), 5, "{plural}: {story}");
-        }
+        assert_eq!(story.exit_status(), status, "{plural}: {story}");
     }
     // Without the subject itself there is no story.
     let subject = "pvc/data".parse().unwrap();
     assert!(explain(&world.without("persistentvolumeclaims"), &subject, None, now()).await.is_err());
+}
+
+/// A claim that no class makes a volume for: of all volumes, one that fits it is found.
+#[tokio::test]
+async fn a_volume_made_by_hand() {
+    let world = World::new().await;
+    let modes = json!(["ReadWriteOnce"]);
+    world
+        .make::<PersistentVolumeClaim>(json!({
+            "metadata": {"name": "by-hand", "namespace": "default"},
+            "spec": {"accessModes": modes, "storageClassName": "manual",
+                "resources": {"requests": {"storage": "1Gi"}}},
+        }))
+        .await;
+    let answer = async || {
+        let story = world.story(&world.cluster, "pvc/by-hand", None).await;
+        let step = story.waits_for().unwrap();
+        (step.whose.clone(), step.says.clone())
+    };
+    let (whose, says) = answer().await;
+    assert!(whose.starts_with("you: make the class") && says.contains("no volume"), "{whose} {says}");
+    for (name, class) in [("other", "fast"), ("fits", "manual")] {
+        world
+            .make::<PersistentVolume>(json!({
+                "metadata": {"name": name},
+                "spec": {"accessModes": modes, "storageClassName": class, "capacity": {"storage": "1Gi"},
+                    "csi": {"driver": "d.test", "volumeHandle": name}},
+            }))
+            .await;
+        world.status::<PersistentVolume>(&Key::cluster(name), json!({"phase": "Available"})).await;
+    }
+    let (whose, says) = answer().await;
+    assert!(whose.contains("binder") && says.starts_with("volume fits is there for it"), "{whose} {says}");
 }
 
 /// The sidecar's own words, where it can be asked; where not, that is told.

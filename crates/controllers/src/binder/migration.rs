@@ -24,6 +24,11 @@ pub(crate) fn driver_of(plugin: &str) -> Option<&'static str> {
     })
 }
 
+/// Who makes volumes for a class; `None` if it names an in-tree plugin from which no driver has taken over.
+pub fn provisioner(named: &str) -> Option<&str> {
+    driver_of(named).or_else(|| (!named.starts_with(IN_TREE)).then_some(named))
+}
+
 /// What `migrated-to` is to become: `None` if it is right, `Some(None)` if it is to go.
 pub(super) type Change = Option<Option<&'static str>>;
 
@@ -103,6 +108,8 @@ mod tests {
             ("d.test", None),
         ] {
             assert_eq!(driver_of(plugin), driver, "{plugin}");
+            let other = (!plugin.starts_with("kubernetes.io/")).then_some(plugin);
+            assert_eq!(provisioner(plugin), driver.or(other), "{plugin}");
         }
     }
 

@@ -48,15 +48,20 @@ fn is_said_of_claim(claim: &PersistentVolumeClaim, waiting: &[&Step]) -> bool {
     }
 }
 
-/// The same of a pod: without a node it is the scheduler's or a claim's, with one it is on its way there or from there.
+/// The same of a pod: without a node it is the scheduler's, but not before claims have what they do not need a node for;
+/// with one it is on its way there or from there.
 fn is_said_of_pod(pod: &Pod, waiting: &[&Step]) -> bool {
     let name = format!("pod {}", pod.metadata.key());
     let own = |text: &str| waiting.iter().any(|step| step.object == name && step.whose.contains(text));
     let claims = waiting.iter().any(|step| step.object.starts_with("claim "));
+    let first = waiting.first().is_some_and(|step| step.object == name);
+    let unbound = ["the provisioner of", "volume binder"]
+        .iter()
+        .any(|who| waiting.iter().any(|step| step.object.starts_with("claim ") && step.whose.contains(who)));
     let volumes = waiting.iter().any(|step| step.object.starts_with("volume "));
     let node = &pod.spec.node_name;
     match (node.is_empty(), pod.metadata.is_deleting()) {
-        (true, _) => own("the scheduler") || claims,
+        (true, _) => own("the scheduler") && !(first && unbound),
         (false, true) => own(&format!("node {node}")),
         (false, false) => own(&format!("node {node}")) || claims || volumes,
     }

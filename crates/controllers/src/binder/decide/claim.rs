@@ -6,7 +6,7 @@ use wharf_model::matching::{Seeker, best, check, class, is_for};
 use wharf_model::names::{annotation, reason};
 use wharf_model::{PersistentVolume, PersistentVolumeClaim};
 
-use super::super::migration::{self, IN_TREE};
+use super::super::migration;
 use super::super::view::{Found, View};
 use super::bind::bind;
 use super::{About, Problem, Rest, Step, Told};
@@ -139,13 +139,9 @@ fn provision(view: &View, claim: &PersistentVolumeClaim, class: &str, delayed: b
         return Step::tell(warn(reason::PROVISIONING_FAILED, note));
     };
     let named = storage_class.provisioner.as_str();
-    let provisioner = match migration::driver_of(named) {
-        Some(driver) => driver,
-        None if named.starts_with(IN_TREE) => {
-            let note = format!("no volume plugin matched name: {named}");
-            return Step::tell(warn(reason::PROVISIONING_FAILED, note));
-        }
-        None => named,
+    let Some(provisioner) = migration::provisioner(named) else {
+        let note = format!("no volume plugin matched name: {named}");
+        return Step::tell(warn(reason::PROVISIONING_FAILED, note));
     };
     if delayed && let Some(step) = chosen_node_is_gone(view, claim) {
         return step;
