@@ -3,8 +3,8 @@
 # csi-sanity, built from the versions pinned in test/sanity. Does nothing where everything is there.
 #
 #   tools.sh             what everything but the cluster needs
-#   tools.sh kubernetes  what the test cluster needs: containers and Kubernetes, whose build takes minutes
-#   tools.sh cluster     the same, and upstream's sidecars, whose builds take minutes too
+#   tools.sh kubernetes  what a test cluster without nodes needs: Kubernetes' control plane, whose build takes minutes
+#   tools.sh cluster     the same with nodes, and upstream's sidecars, whose builds take minutes too
 set -euo pipefail
 # shellcheck source=hack/lib.sh
 source "$(dirname "$0")/lib.sh"
@@ -75,8 +75,10 @@ case ${1:-} in
     ;;
   kubernetes | cluster)
     packages "$(for_cluster)"
-    "$ROOT/test/cluster/cluster.sh" build
-    [ "$1" = kubernetes ] || "$ROOT/test/upstream/build.sh" >/dev/null
+    if [ "$1" = kubernetes ]; then NODES='' "$ROOT/test/cluster/cluster.sh" build; else
+      "$ROOT/test/cluster/cluster.sh" build
+      "$ROOT/test/upstream/build.sh" >/dev/null
+    fi
     ;;
   *) die "kubernetes, cluster, or nothing" ;;
 esac

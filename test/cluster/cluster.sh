@@ -2,7 +2,8 @@
 # A real Kubernetes for tests: etcd, the control plane, and nodes with a containerd and a kubelet each, as plain
 # processes of this machine. Needs root.
 #
-#   cluster.sh build              build the programs, once per version, from what kubernetes/ and etcd/ pin
+#   cluster.sh build              build the programs, once per version, from what kubernetes/ and etcd/ pin; with NODES
+#                                 empty those of a cluster without nodes
 #   cluster.sh up                 start a cluster, print its kubeconfig's path, leave it running
 #   cluster.sh down               end it
 #   cluster.sh run                start one, print its kubeconfig's path, end it when stdin ends
@@ -38,7 +39,9 @@ export NODES=${NODES-node-a node-b}
 export EXTRA_ETCD_FLAGS=${EXTRA_ETCD_FLAGS---unsafe-no-fsync}
 # At its defaults the controller manager binds four claims a second; a benchmark of others sets more.
 export EXTRA_CONTROLLER_MANAGER_FLAGS=${EXTRA_CONTROLLER_MANAGER_FLAGS-}
-PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
+PROGRAMS=(kube-apiserver kube-controller-manager kube-scheduler kubectl)
+# Its build takes minutes too, and nobody else needs it.
+[ -z "$NODES" ] || PROGRAMS+=(kubelet)
 # What kubelet and the network plugins change of the machine.
 SYSCTLS=(kernel/panic kernel/panic_on_oops kernel/keys/root_maxkeys kernel/keys/root_maxbytes vm/overcommit_memory
   vm/panic_on_oom net/ipv4/ip_forward)
