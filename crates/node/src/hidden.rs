@@ -92,7 +92,7 @@ impl Host {
         if !mount_of(&facts).is_some_and(|mount| self.numbers.contains(&mount)) {
             return Err(Refusal::Elsewhere { path: path.to_owned() });
         }
-        let whole = fs::read_link(format!("/proc/self/fd/{number}")).map_err(unknown)?;
+        let whole = path_of(&opened).map_err(unknown)?;
         // Without a slash at the end, if there is no rest.
         let whole = whole.join(rest).components().collect::<PathBuf>();
         match self.holding(&whole) {
@@ -151,6 +151,11 @@ impl Host {
         let part = path.strip_prefix(&mount.mount_point).ok()?;
         Some((mount.device, mount.root.join(part).components().collect()))
     }
+}
+
+/// The path of something opened, without links: that of the thing itself, whatever has its first name by now.
+pub(crate) fn path_of(opened: impl AsFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))
 }
 
 /// Whether a path without links is, or lies in, procfs. What is mounted there in turn counts too: it has no place without it.

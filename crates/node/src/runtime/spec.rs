@@ -133,7 +133,7 @@ pub struct ContainerMount {
     /// The volume's directory, or a file, on the host.
     pub source: PathBuf,
     /// Only this part of it: relative, cannot leave the volume by `..` or a link. A directory of this name is made if
-    /// nothing is there.
+    /// nothing is there. What is mounted in it comes along only from the host.
     pub sub_path: Option<PathBuf>,
     /// Where the container sees it; made if it is missing.
     pub target: PathBuf,

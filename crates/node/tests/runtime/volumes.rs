@@ -118,6 +118,42 @@ async fn links_are_followed_in_a_volume_but_not_out_of_it() {
     assert!(matches!(error, StartError::Config(_)), "{error}");
 }
 
+/// Nothing of a part's path is looked at twice: what is a directory for us first could be a link to other pods' volumes
+/// then.
+#[tokio::test]
+async fn a_volume_brings_its_mounts_but_a_part_of_it_does_not() {
+    let home = Home::new();
+    let volume = home.make("volume");
+    let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
+    fs::write(volume.join("sub/disk/file"), "").unwrap();
+    let script = "cut -d' ' -f5 /proc/self/mountinfo | grep ^/data; find /data -name file";
+    for (name, mount, expected) in [
+        ("whole", mount(&volume, "/data"), "/data\n/data/sub/disk\n/data/sub/disk/file\n"),
+        ("part", part(&volume, "sub"), "/data\n"),
+    ] {
+        let spec = ContainerSpec { mounts: vec![mount], ..sh(name, script) };
+        assert_eq!(home.output(spec).await, expected, "{name}");
+    }
+}
+
+/// One that is covered by now: on the way to it there is a link, as a pod could make it while its container starts.
+#[tokio::test]
+async fn what_is_mounted_in_a_volume_is_not_looked_for_by_links() {
+    let home = Home::new();
+    let (volume, other) = (home.make("volume"), home.make("other"));
+    fs::write(other.join("secret"), "another pod's").unwrap();
+    let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
+    let _over = Mounted::tmpfs(&volume.join("sub"));
+    symlink(&other, volume.join("sub/disk")).unwrap();
+    for (name, mount) in [("volume", mount(&volume, "/data")), ("host", of_host(&volume, "/data"))] {
+        let spec = ContainerSpec {
+            mounts: vec![mount],
+            ..sh(name, "ls /data/sub; cut -d' ' -f5 /proc/self/mountinfo | grep -e ^/data -e /other")
+        };
+        assert_eq!(home.output(spec).await, "disk\n/data\n/data/sub\n", "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_directory_of_the_host_brings_its_mounts_but_not_hidden_ones() {
     let home = Home::with(|settings| {
