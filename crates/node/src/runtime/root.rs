@@ -35,6 +35,8 @@ struct Along {
 /// What comes along from the host, held on to but attached nowhere.
 pub(super) struct Kept {
     system: Vec<Along>,
+    /// What of the root and of those mounts is hidden.
+    hidden: Vec<PathBuf>,
     devices: Vec<Along>,
     volumes: Vec<Along>,
 }
@@ -44,8 +46,11 @@ impl Kept {
     pub(super) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
         let host = Host::read(&order.hidden).step("mount table")?;
-        let mut kept = Self { system: Vec::new(), devices: Vec::new(), volumes: Vec::new() };
-        for path in layout::system_mounts(host.table(), &order.hidden) {
+        let root = Path::new("/");
+        let shown = layout::shown_root(&host);
+        let hidden = shown.covered.iter().map(|part| root.join(part)).collect();
+        let mut kept = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
+        for path in shown.nested.iter().map(|part| root.join(part)) {
             // One that was unmounted since the table was read is not missed.
             if path.try_exists().unwrap_or(false) {
                 kept.system.push(along(&path, &path, READ)?);
@@ -219,7 +224,7 @@ impl Root {
         for along in &kept.system {
             self.attach_along(along)?;
         }
-        for path in &order.hidden {
+        for path in &kept.hidden {
             self.hide(path)?;
         }
         self.part(Path::new("/tmp"), 0o1777)?;

@@ -181,7 +181,9 @@ fn lock(place: &Place) -> anyhow::Result<Box<dyn Send + Sync>> {
 
 /// Containers see nothing of what is ours.
 fn containers(place: &Place, pool: Option<&Path>) -> anyhow::Result<Runtime> {
-    let hidden = [Some(place.path()), pool].into_iter().flatten().map(Path::to_owned).collect();
+    // A pool in the data directory may be a mount from elsewhere, and is hidden there by being named.
+    let pool = pool.map_or_else(|| place.path().join("pool"), Path::to_owned);
+    let hidden = vec![place.path().to_owned(), pool];
     agent::containers(place.path().join("containers"), place.path().join("logs"), hidden)
 }
 
