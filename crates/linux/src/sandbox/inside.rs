@@ -24,6 +24,13 @@ pub fn is_block_device(file: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_block_device())
 }
 
+/// Whether the kernel refuses writes to a block device, whoever opens it.
+pub fn is_read_only_device(file: impl AsFd) -> io::Result<bool> {
+    let device = fstat(file)?.st_rdev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))?.trim() == "1")
+}
+
 /// Opens `path` as a program sees it whose root is `root`: absolute links begin at `root`, `..` ends there.
 pub fn open_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;

@@ -71,6 +71,13 @@ impl Kept {
             if !inside::is_block_device(&node).step(&step)? {
                 return Err(Failure::Config(format!("{step}: it is not a block device")));
             }
+            if device.read_only && !inside::is_read_only_device(&node).step(&step)? {
+                return Err(Failure::Config(format!(
+                    "{step}: it was asked for with readOnly, but its driver has published a device that can be written to, \
+                     and nothing would keep the container from that; ask for it without readOnly, or as a file system, or \
+                     make the device read-only (blockdev --setro)"
+                )));
+            }
             let tree = Tree::copy(&node, DEVICES_ONLY).step(&step)?;
             kept.volumes.push(Along { tree, target: device.target.clone(), is_directory: false });
         }

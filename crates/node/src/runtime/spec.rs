@@ -152,6 +152,9 @@ pub struct ContainerDevice {
     pub source: PathBuf,
     /// Where the container sees it.
     pub target: PathBuf,
+    /// For reading only: refused unless the device itself is, since no mount of its node keeps anybody from writing.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// How a container is.

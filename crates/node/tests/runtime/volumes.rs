@@ -275,6 +275,10 @@ impl Loop {
     fn over(file: &Path) -> Self {
         Self(command("losetup", &["--find", "--show", file.to_str().unwrap()]))
     }
+
+    fn reading(file: &Path) -> Self {
+        Self(command("losetup", &["--read-only", "--find", "--show", file.to_str().unwrap()]))
+    }
 }
 
 impl Drop for Loop {
@@ -298,7 +302,11 @@ async fn a_device_is_where_it_was_asked_for() {
         "a",
         "test -b /dev/xvda && head -c2 /dev/xvda; printf yz | dd of=/dev/xvda conv=notrunc,fsync 2>/dev/null",
     );
-    spec.devices = vec![ContainerDevice { source: published.clone(), target: "/dev/xvda".into() }];
+    spec.devices = vec![ContainerDevice {
+        source: published.clone(),
+        target: "/dev/xvda".into(),
+        ..ContainerDevice::default()
+    }];
     assert_eq!(home.output(spec.clone()).await, "xx");
     eventually("write to the image", || fs::read(&image).unwrap()[..3] == *b"yzx");
 
@@ -309,6 +317,29 @@ async fn a_device_is_where_it_was_asked_for() {
         matches!(&error, StartError::Config(message) if message.contains("not a block device")),
         "{error}"
     );
+}
+
+/// A bind of a device's node may be all that a driver does for `readonly`, and keeps nobody from writing.
+#[tokio::test]
+async fn a_device_for_reading_is_refused_unless_it_refuses_writes() {
+    let home = Home::new();
+    let image = home.directory.path().join("image");
+    fs::write(&image, [b'x'; 1 << 20]).unwrap();
+    let (writable, fixed) = (Loop::over(&image), Loop::reading(&image));
+    let script =
+        "head -c2 /dev/xvda; printf yz | dd of=/dev/xvda conv=notrunc,fsync 2>/dev/null && echo wrote; true";
+    let with = |name: &str, device: &Loop| ContainerSpec {
+        devices: vec![ContainerDevice {
+            source: device.0.clone().into(),
+            target: "/dev/xvda".into(),
+            read_only: true,
+        }],
+        ..sh(name, script)
+    };
+    let error = home.runtime.start(with("a", &writable)).await.unwrap_err();
+    assert!(matches!(&error, StartError::Config(message) if message.contains(&writable.0)), "{error}");
+    assert_eq!(home.output(with("b", &fixed)).await, "xx");
+    assert!(fs::read(&image).unwrap().iter().all(|&byte| byte == b'x'));
 }
 
 struct MountedOver(PathBuf);
