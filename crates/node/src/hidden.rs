@@ -1,4 +1,4 @@
-//! Places of the host that no pod sees (the data directory, pools, other pods' volumes), whichever way leads to them: the
+//! Places of the host that no pod sees (the data directory, pools, other pods' volumes, what drivers keep), whichever way leads to them: the
 //! root that all pods have, or a `hostPath`.
 //!
 //! A path is judged as it was opened, so links are no way in. A place is known by its file system and the path in it, so
@@ -20,7 +20,7 @@ use wharf_linux::{MountTable, sandbox::inside};
 pub enum Refusal {
     /// It is, or lies in, what no pod sees.
     #[error(
-        "hostPath {path:?} is refused: it leads into {place:?}, which holds wharf's own data and no pod may see"
+        "hostPath {path:?} is refused: it leads into {place:?}, which holds wharf's own data or a driver's and no pod may see"
     )]
     Hidden {
         /// As the pod has it.
