@@ -1,5 +1,5 @@
-//! Places of the host that no pod sees (the data directory, pools, other pods' volumes), whichever way a `hostPath` leads
-//! to them.
+//! Places of the host that no pod sees (the data directory, pools, other pods' volumes, what drivers keep), whichever way leads to them: the
+//! root that all pods have, or a `hostPath`.
 //!
 //! A path is judged as it was opened, so links are no way in. A place is known by its file system and the path in it, so
 //! neither is a second mount of the same file system. And what is mounted in somebody else's mount namespace is refused:
@@ -20,7 +20,7 @@ use wharf_linux::{MountTable, sandbox::inside};
 pub enum Refusal {
     /// It is, or lies in, what no pod sees.
     #[error(
-        "hostPath {path:?} is refused: it leads into {place:?}, which holds wharf's own data and no pod may see"
+        "hostPath {path:?} is refused: it leads into {place:?}, which holds wharf's own data or a driver's and no pod may see"
     )]
     Hidden {
         /// As the pod has it.
@@ -92,7 +92,7 @@ impl Host {
         if !mount_of(&facts).is_some_and(|mount| self.numbers.contains(&mount)) {
             return Err(Refusal::Elsewhere { path: path.to_owned() });
         }
-        let whole = fs::read_link(format!("/proc/self/fd/{number}")).map_err(unknown)?;
+        let whole = path_of(&opened).map_err(unknown)?;
         // Without a slash at the end, if there is no rest.
         let whole = whole.join(rest).components().collect::<PathBuf>();
         match self.holding(&whole) {
@@ -151,6 +151,11 @@ impl Host {
         let part = path.strip_prefix(&mount.mount_point).ok()?;
         Some((mount.device, mount.root.join(part).components().collect()))
     }
+}
+
+/// The path of something opened, without links: that of the thing itself, whatever has its first name by now.
+pub(crate) fn path_of(opened: impl AsFd) -> io::Result<PathBuf> {
+    fs::read_link(format!("/proc/self/fd/{}", opened.as_fd().as_raw_fd()))
 }
 
 /// Whether a path without links is, or lies in, procfs. What is mounted there in turn counts too: it has no place without it.

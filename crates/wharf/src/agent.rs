@@ -3,7 +3,7 @@
 mod departures;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -53,6 +53,9 @@ pub(crate) struct NodeArgs {
     /// Directory of logs
     #[arg(long, value_name = "DIR", default_value = "/var/log/pods")]
     log_dir: PathBuf,
+    /// Directory in which a driver keeps volumes: pods see it empty; may be repeated
+    #[arg(long, value_name = "DIR", value_parser = hidden_place)]
+    hide: Vec<PathBuf>,
     /// Serve metrics at this address, such as 127.0.0.1:10255
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
@@ -142,12 +145,23 @@ pub(crate) fn containers(directory: PathBuf, logs: PathBuf, hidden: Vec<PathBuf>
     Ok(Runtime::open(settings)?)
 }
 
+/// A place of the host that no container is to see. It has to be there: a name with a mistake in it would hide nothing.
+pub(crate) fn hidden_place(name: &str) -> Result<PathBuf, String> {
+    let place = Path::new(name).canonicalize();
+    let place = place.map_err(|error| format!("{error}: correct the name, or make the directory first"))?;
+    if place == Path::new("/") {
+        return Err("pods would see nothing at all: name the directory that has the volumes".to_owned());
+    }
+    Ok(place)
+}
+
 pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
-    let NodeArgs { kubeconfig, node_name, root_dir, log_dir, metrics, as_upstream } = args;
+    let NodeArgs { kubeconfig, node_name, root_dir, log_dir, mut hide, metrics, as_upstream } = args;
     let stopped = stop_signal()?;
     let name = node_name.or(Environment::read().host_name).context("name the node with --node-name")?;
     let cluster = Cluster::connect(&ConnectOptions { kubeconfig, ..ConnectOptions::default() }).await?;
-    let runtime = containers(root_dir.join("containers"), log_dir, vec![root_dir.clone()])?;
+    hide.push(root_dir.clone());
+    let runtime = containers(root_dir.join("containers"), log_dir, hide)?;
     let node = Node {
         cluster,
         wide: None,
@@ -178,5 +192,29 @@ pub(crate) async fn run(args: NodeArgs) -> anyhow::Result<()> {
     match ended {
         None => Ok(()),
         Some(part) => anyhow::bail!("{} has ended by itself", part?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_hidden() {
+        let dir = tempfile::tempdir().unwrap();
+        let (state, link) = (dir.path().join("state"), dir.path().join("link"));
+        std::fs::create_dir(&state).unwrap();
+        std::os::unix::fs::symlink(&state, &link).unwrap();
+        let hidden = |path: &Path| hidden_place(path.to_str().unwrap());
+        assert_eq!(hidden(&link).unwrap(), state.canonicalize().unwrap());
+        for (path, way_out) in [
+            (dir.path().join("stat"), "correct the name"),
+            (PathBuf::new(), "correct the name"),
+            (PathBuf::from("/"), "name the directory"),
+            (PathBuf::from("/usr/.."), "name the directory"),
+        ] {
+            let error = hidden(&path).unwrap_err();
+            assert!(error.contains(way_out), "{}: {error}", path.display());
+        }
     }
 }

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::agent::hidden_place;
 use crate::size::parse_size;
 use drivers::Foreign;
 pub(crate) use place::Place;
@@ -39,7 +40,8 @@ StatefulSets are for a cluster.
 
 With --csi somebody else's driver is served too, as on a cluster:
   wharf up --csi unix:///run/my-driver/csi.sock
-Words after the socket say what a driver cannot say itself: pod-info, ephemeral, fs-group=POLICY.
+Words after the socket say what a driver cannot say itself: pod-info, ephemeral, fs-group=POLICY. If it keeps volumes as
+directories of this machine, name the directory above them with --hide, or all pods see them.
 
 SIGTERM and SIGINT stop it; pods go on running, and the next start finds them. `wharf down` stops pods and unmounts.";
 
@@ -65,6 +67,9 @@ pub(crate) struct UpArgs {
     /// Socket of somebody else's driver, such as unix:///run/csi.sock, and words about it; may be repeated
     #[arg(long, value_name = "SOCKET[,WORD]...")]
     csi: Vec<Foreign>,
+    /// Directory in which a driver of --csi keeps volumes: pods see it empty; may be repeated
+    #[arg(long, value_name = "DIR", value_parser = hidden_place)]
+    hide: Vec<PathBuf>,
     /// Serve metrics at this address too, beside the socket in --data-dir
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,

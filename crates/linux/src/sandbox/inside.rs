@@ -24,6 +24,13 @@ pub fn is_block_device(file: impl AsFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(fstat(file)?.st_mode).is_block_device())
 }
 
+/// Whether the kernel refuses writes to a block device, whoever opens it.
+pub fn is_read_only_device(file: impl AsFd) -> io::Result<bool> {
+    let device = fstat(file)?.st_rdev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    Ok(std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))?.trim() == "1")
+}
+
 /// Opens `path` as a program sees it whose root is `root`: absolute links begin at `root`, `..` ends there.
 pub fn open_in_root(root: impl AsFd, path: &Path) -> io::Result<OwnedFd> {
     let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -115,6 +122,13 @@ pub fn open_part(volume: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
     Ok(place)
 }
 
+/// Opens what is at `part` in a directory, of which the mount table says that there are no links in it: a link is an
+/// error, since somebody has put it there meanwhile.
+pub fn open_without_links(directory: impl AsFd, part: &Path) -> io::Result<OwnedFd> {
+    let how = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    Ok(openat2(directory, part, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), how)?)
+}
+
 /// A path's directory and last name.
 fn split(path: &Path) -> io::Result<(&Path, &std::ffi::OsStr)> {
     match (path.parent(), path.file_name()) {
@@ -194,5 +208,30 @@ mod tests {
             assert!(open_part(&place, Path::new(path)).is_err(), "{path}");
         }
         assert!(!outside.path().join("new").exists());
+    }
+
+    #[test]
+    fn where_no_link_should_be_none_is_followed() {
+        let (_outside, root) = root();
+        let place = open(&root).unwrap();
+        symlink("real", root.join("link")).unwrap();
+        symlink("deep", root.join("real/link")).unwrap();
+        for (part, error) in [
+            ("real", None),
+            ("real/deep", None),
+            ("real/gone", Some(Errno::NOENT)),
+            ("link/deep", Some(Errno::LOOP)),
+            ("real/link", Some(Errno::LOOP)),
+            ("out/secret", Some(Errno::LOOP)),
+            ("dangling", Some(Errno::LOOP)),
+            ("..", Some(Errno::XDEV)),
+            ("/etc", Some(Errno::XDEV)),
+        ] {
+            let opened = open_without_links(&place, Path::new(part)).map(|file| name(&file));
+            match error {
+                None => assert_eq!(opened.unwrap(), root.join(part)),
+                Some(_) => assert_eq!(Errno::from_io_error(&opened.unwrap_err()), error, "{part}"),
+            }
+        }
     }
 }

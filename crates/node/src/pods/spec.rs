@@ -165,10 +165,11 @@ fn mounts<'a>(
 
 fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<ContainerDevice>, SpecError> {
     let one = |wanted: &wharf_model::whole::container::VolumeDevice| match mounted.volumes.get(&wanted.name) {
-        // That it is for reading only, if it is, was the driver's to see to: the device itself refuses writes.
-        Some(Place::Device { path, .. }) => {
-            Ok(ContainerDevice { source: path.clone(), target: PathBuf::from(&wanted.device_path) })
-        }
+        Some(Place::Device { path, read_only }) => Ok(ContainerDevice {
+            source: path.clone(),
+            target: PathBuf::from(&wanted.device_path),
+            read_only: *read_only,
+        }),
         Some(Place::Directory { .. } | Place::Host { .. }) => {
             Err(SpecError::WrongVolume(wanted.name.clone(), "a device"))
         }
@@ -191,6 +192,7 @@ mod tests {
                 ("config".to_owned(), directory("/v/config", true)),
                 ("host".to_owned(), Place::Host { path: "/srv".into() }),
                 ("raw".to_owned(), Place::Device { path: "/v/raw".into(), read_only: false }),
+                ("fixed".to_owned(), Place::Device { path: "/v/fixed".into(), read_only: true }),
             ]),
         }
     }
@@ -216,7 +218,10 @@ mod tests {
                 {"name": "config", "mountPath": "/config"},
                 {"name": "host", "mountPath": "/host"},
             ],
-            "volumeDevices": [{"name": "raw", "devicePath": "/dev/raw"}],
+            "volumeDevices": [
+                {"name": "raw", "devicePath": "/dev/raw"},
+                {"name": "fixed", "devicePath": "/dev/fixed"},
+            ],
         });
         let spec = made(json!({"hostname": "host"}), container).unwrap();
         assert_eq!(spec.command, ["sh", "-c", "echo 1 $(B)"]);
@@ -239,7 +244,15 @@ mod tests {
                 mount("/srv", None, "/host", false),
             ]
         );
-        assert_eq!(spec.devices, [ContainerDevice { source: "/v/raw".into(), target: "/dev/raw".into() }]);
+        let device = |source: &str, target: &str, read_only| ContainerDevice {
+            source: source.into(),
+            target: target.into(),
+            read_only,
+        };
+        assert_eq!(
+            spec.devices,
+            [device("/v/raw", "/dev/raw", false), device("/v/fixed", "/dev/fixed", true)]
+        );
     }
 
     #[test]

@@ -97,19 +97,6 @@ fn absolute(what: &str, path: &Path) -> Result<(), String> {
     }
 }
 
-/// Which file systems of the host come along beside its root, for reading only; outer ones first. All others stay out,
-/// or a container would hold on to what its host wants to unmount.
-pub(super) fn system_mounts(table: &MountTable, hidden: &[PathBuf]) -> Vec<PathBuf> {
-    let wanted = |path: &Path| {
-        SYSTEM.iter().any(|place| path.starts_with(place))
-            || SYSTEM_EXACTLY.iter().any(|p| path == Path::new(p))
-    };
-    let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
-    let barred = |path: &Path| is_hidden(path, hidden) || shows_processes(table, path);
-    let chosen: BTreeSet<&Path> = mounts.filter(|path| wanted(path) && !barred(path)).collect();
-    chosen.into_iter().map(Path::to_owned).collect()
-}
-
 /// What is mounted beneath a volume's directory and comes along with it, relative to it; outer ones first.
 pub(super) fn nested_mounts(table: &MountTable, source: &Path) -> Vec<PathBuf> {
     let mounts = table.mounts().iter().map(|mount| mount.mount_point.as_path());
@@ -129,25 +116,39 @@ pub(super) struct Shown {
 
 /// What is seen of a directory that the pod named: nothing that is hidden, by whatever mount, and no processes.
 pub(super) fn shown(host: &Host, source: &Path) -> Shown {
-    let mut shown = Shown::default();
-    let free = |path: &Path| host.holding(path).is_none() && !shows_processes(host.table(), path);
-    for part in std::iter::once(PathBuf::new()).chain(nested_mounts(host.table(), source)) {
-        let whole = source.join(&part);
-        if part.as_os_str().is_empty() || free(&whole) {
-            shown.covered.extend(host.hidden_beneath(&whole).into_keys().map(|hidden| part.join(hidden)));
-            shown.nested.push(part);
-        }
-    }
-    // Itself.
-    shown.nested.remove(0);
-    // One cover is enough; beneath it there is no place for another.
-    let all = shown.covered.clone();
-    shown.covered.retain(|part| !part.ancestors().skip(1).any(|above| all.contains(above)));
-    shown
+    without_hidden(host, source, nested_mounts(host.table(), source))
 }
 
-fn is_hidden(path: &Path, hidden: &[PathBuf]) -> bool {
-    hidden.iter().any(|place| path.starts_with(place))
+/// What is seen of the host's root: beside its own file system those with programs and settings. All others stay out, or a
+/// container would hold on to what its host wants to unmount.
+pub(super) fn shown_root(host: &Host) -> Shown {
+    let root = Path::new("/");
+    let wanted = |part: &PathBuf| {
+        let path = root.join(part);
+        SYSTEM.iter().any(|place| path.starts_with(place))
+            || SYSTEM_EXACTLY.iter().any(|place| path == Path::new(place))
+    };
+    without_hidden(host, root, nested_mounts(host.table(), root).into_iter().filter(wanted).collect())
+}
+
+fn without_hidden(host: &Host, source: &Path, mut nested: Vec<PathBuf>) -> Shown {
+    nested.retain(|part| {
+        let whole = source.join(part);
+        host.holding(&whole).is_none() && !shows_processes(host.table(), &whole)
+    });
+    let mut all = BTreeSet::new();
+    for mount in std::iter::once(Path::new("")).chain(nested.iter().map(PathBuf::as_path)) {
+        let hidden = host.hidden_beneath(&source.join(mount)).into_keys().map(|part| mount.join(part));
+        // What another mount lies over is not seen.
+        let on = |part: &Path| {
+            nested.iter().rfind(|inner| part.starts_with(inner)).map_or("".as_ref(), PathBuf::as_path)
+        };
+        all.extend(hidden.filter(|part| on(part) == mount));
+    }
+    // One cover is enough; beneath it there is no place for another.
+    let outermost = |part: &&PathBuf| !part.ancestors().skip(1).any(|above| all.contains(above));
+    let covered = all.iter().filter(outermost).cloned().collect();
+    Shown { nested, covered }
 }
 
 #[cfg(test)]
@@ -155,9 +156,18 @@ mod tests {
     use super::super::spec::{ContainerDevice, ContainerMount, Rights, User};
     use super::*;
 
-    fn table(points: &[&str]) -> MountTable {
-        let line = |point: &&str| format!("1 2 8:1 / {point} rw - ext4 /dev/sda1 rw\n");
-        MountTable::parse(points.iter().map(line).collect::<String>().as_bytes()).unwrap()
+    /// Mounts of disks of their own.
+    fn mounts(points: &[&str]) -> String {
+        let lines = points.iter().enumerate();
+        lines.map(|(disk, point)| format!("1 2 8:{disk} / {point} rw - ext4 /dev/sda rw\n")).collect()
+    }
+
+    /// Each with the disk it is of, and what of it.
+    fn mounts_of(mounts: &[(u32, &str, &str)]) -> String {
+        let line = |(disk, root, point): &(u32, &str, &str)| {
+            format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda rw\n")
+        };
+        mounts.iter().map(line).collect()
     }
 
     /// The host's own, what systemd mounts in it, and that of somebody's other root.
@@ -180,13 +190,13 @@ mod tests {
                 "programs and settings",
                 &["/", "/usr/lib", "/usr", "/etc/hosts"],
                 &[],
-                &["/etc/hosts", "/usr", "/usr/lib"],
+                &["etc/hosts", "usr", "usr/lib"],
             ),
             (
                 "homes, but no disk in them",
                 &["/home", "/home/me/disk", "/var", "/var/lib/x"],
                 &[],
-                &["/home", "/var"],
+                &["home", "var"],
             ),
             (
                 "no pseudo file systems, no volumes",
@@ -194,30 +204,86 @@ mod tests {
                 &[],
                 &[],
             ),
-            ("nothing that is hidden", &["/opt/wharf/pool", "/opt/x"], &["/opt/wharf"], &["/opt/x"]),
-            ("twice over each other is once", &["/usr", "/usr"], &[], &["/usr"]),
+            ("nothing that is hidden", &["/opt/wharf/pool", "/opt/x"], &["/opt/wharf"], &["opt/x"]),
+            ("twice over each other is once", &["/usr", "/usr"], &[], &["usr"]),
         ];
         for (case, points, hidden, expected) in cases {
-            assert_eq!(system_mounts(&table(points), &paths(hidden)), paths(expected), "{case}");
+            let host = Host::parse(mounts(points).as_bytes(), &paths(hidden)).unwrap();
+            assert_eq!(shown_root(&host).nested, paths(expected), "{case}");
         }
-        let processes = MountTable::parse(PROCFS.as_bytes()).unwrap();
-        assert_eq!(system_mounts(&processes, &[]), paths(&[]), "nobody's processes");
+        let processes = Host::parse(PROCFS.as_bytes(), &[]).unwrap();
+        assert_eq!(shown_root(&processes).nested, paths(&[]), "nobody's processes");
+    }
+
+    #[test]
+    fn what_is_hidden_in_the_root() {
+        type Mounts = &'static [(u32, &'static str, &'static str)];
+        type Paths = &'static [&'static str];
+        let cases: [(&str, Mounts, Paths, Paths); 8] = [
+            ("by its name", &[(1, "/", "/")], &["/var/lib/wharf"], &["var/lib/wharf"]),
+            ("once", &[(1, "/", "/")], &["/k/logs", "/k", "/k/containers"], &["k"]),
+            (
+                "where it is bound from",
+                &[(1, "/", "/"), (1, "/srv/wharf", "/var/lib/wharf")],
+                &["/var/lib/wharf"],
+                &["srv/wharf", "var/lib/wharf"],
+            ),
+            (
+                "where it is bound from, on another disk",
+                &[(1, "/", "/"), (2, "/", "/srv"), (2, "/wharf", "/var/lib/wharf")],
+                &["/var/lib/wharf"],
+                &["srv/wharf", "var/lib/wharf"],
+            ),
+            (
+                "a pool in a data directory, from elsewhere",
+                &[(1, "/", "/"), (2, "/", "/home"), (2, "/pool", "/var/lib/wharf/pool")],
+                &["/var/lib/wharf", "/var/lib/wharf/pool"],
+                &["home/pool", "var/lib/wharf"],
+            ),
+            (
+                "no disk that does not come along",
+                &[(1, "/", "/"), (2, "/", "/mnt"), (2, "/wharf", "/var/lib/wharf")],
+                &["/var/lib/wharf"],
+                &["var/lib/wharf"],
+            ),
+            (
+                "not where another disk lies over it",
+                &[(1, "/", "/"), (1, "/srv/wharf", "/var/lib/wharf"), (2, "/", "/srv")],
+                &["/var/lib/wharf"],
+                &["var/lib/wharf"],
+            ),
+            (
+                "one that stays out lies over nothing",
+                &[(1, "/", "/"), (1, "/mnt/wharf", "/var/lib/wharf"), (2, "/", "/mnt")],
+                &["/var/lib/wharf"],
+                &["mnt/wharf", "var/lib/wharf"],
+            ),
+        ];
+        for (case, mounts, hidden, expected) in cases {
+            let host = Host::parse(mounts_of(mounts).as_bytes(), &paths(hidden)).unwrap();
+            assert_eq!(shown_root(&host).covered, paths(expected).into_iter().collect(), "{case}");
+        }
+        let again: Mounts = &[(1, "/", "/"), (1, "/k", "/opt/k"), (1, "/srv", "/opt/srv")];
+        let host = Host::parse(mounts_of(again).as_bytes(), &paths(&["/k", "/srv/x"])).unwrap();
+        let covered = paths(&["k", "opt/srv/x", "srv/x"]).into_iter().collect();
+        let expected = Shown { nested: paths(&["opt/srv"]), covered };
+        assert_eq!(shown_root(&host), expected, "a second mount of it stays out, one above it is covered");
     }
 
     #[test]
     fn what_is_mounted_beneath_a_volume() {
         let points = ["/", "/data", "/data/a/b", "/data/a", "/k/pods/1/v", "/k/pods/1/v/in", "/k/pods/2/v"];
+        let table = MountTable::parse(mounts(&points).as_bytes()).unwrap();
         let cases: [(&str, &str, &[&str]); 3] = [
             ("a directory brings its mounts", "/data", &["a", "a/b"]),
             ("a volume brings its own", "/k/pods/1/v", &["in"]),
             ("similar names are not beneath", "/dat", &[]),
         ];
         for (case, source, expected) in cases {
-            assert_eq!(nested_mounts(&table(&points), Path::new(source)), paths(expected), "{case}");
+            assert_eq!(nested_mounts(&table, Path::new(source)), paths(expected), "{case}");
         }
     }
 
-    /// Each mount with the disk it is of, and what of it.
     #[test]
     fn what_is_seen_of_the_host() {
         let mounts = [
@@ -229,10 +295,7 @@ mod tests {
             (4, "/", "/srv/k/pods/1/v"),
             (5, "/", "/srv/k/pool"),
         ];
-        let line = |(disk, root, point): &(u32, &str, &str)| {
-            format!("1 2 8:{disk} {root} {point} rw - ext4 /dev/sda1 rw\n")
-        };
-        let text = mounts.iter().map(line).collect::<String>() + PROCFS;
+        let text = mounts_of(&mounts) + PROCFS;
         let host = Host::parse(text.as_bytes(), &paths(&["/srv/k", "/k", "/srv/k/logs"])).unwrap();
         type Paths = &'static [&'static str];
         let cases: [(&str, &str, Paths, Paths); 5] = [

@@ -4,20 +4,20 @@
 //! All that can be written to is without device nodes, so that a container which may make one cannot open it; the devices
 //! it has are the host's own nodes, mounted one by one.
 
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::io::Errno;
 use wharf_linux::sandbox::{self, MountFlags, Tree, inside};
 
-use super::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY};
+use super::layout::{self, DEVICES, LINKS, MASKED, READ_ONLY, Shown};
 use super::record::Order;
 use super::report::{Failure, Step as _};
 use super::spec::ContainerMount;
-use crate::hidden::Host;
+use crate::hidden::{Host, path_of};
 
 const NO_DEVICES: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: false, no_suid: false };
 const FILES_ONLY: MountFlags = MountFlags { read_only: false, no_dev: true, no_exec: true, no_suid: true };
@@ -35,6 +35,8 @@ struct Along {
 /// What comes along from the host, held on to but attached nowhere.
 pub(super) struct Kept {
     system: Vec<Along>,
+    /// What of the root and of those mounts is hidden.
+    hidden: Vec<PathBuf>,
     devices: Vec<Along>,
     volumes: Vec<Along>,
 }
@@ -44,8 +46,11 @@ impl Kept {
     pub(super) fn open(order: &Order) -> Result<Self, Failure> {
         let spec = &order.spec;
         let host = Host::read(&order.hidden).step("mount table")?;
-        let mut kept = Self { system: Vec::new(), devices: Vec::new(), volumes: Vec::new() };
-        for path in layout::system_mounts(host.table(), &order.hidden) {
+        let root = Path::new("/");
+        let shown = layout::shown_root(&host);
+        let hidden = shown.covered.iter().map(|part| root.join(part)).collect();
+        let mut kept = Self { system: Vec::new(), hidden, devices: Vec::new(), volumes: Vec::new() };
+        for path in shown.nested.iter().map(|part| root.join(part)) {
             // One that was unmounted since the table was read is not missed.
             if path.try_exists().unwrap_or(false) {
                 kept.system.push(along(&path, &path, READ)?);
@@ -65,6 +70,13 @@ impl Kept {
             let node = inside::open(&device.source).step(&step)?;
             if !inside::is_block_device(&node).step(&step)? {
                 return Err(Failure::Config(format!("{step}: it is not a block device")));
+            }
+            if device.read_only && !inside::is_read_only_device(&node).step(&step)? {
+                return Err(Failure::Config(format!(
+                    "{step}: it was asked for with readOnly, but its driver has published a device that can be written to, \
+                     and nothing would keep the container from that; ask for it without readOnly, or as a file system, or \
+                     make the device read-only (blockdev --setro)"
+                )));
             }
             let tree = Tree::copy(&node, DEVICES_ONLY).step(&step)?;
             kept.volumes.push(Along { tree, target: device.target.clone(), is_directory: false });
@@ -93,46 +105,42 @@ impl Kept {
             }
             place = inside::open_part(&place, part).map_err(|error| sub_path_failure(mount, part, &error))?;
         }
-        let admitted = mount.host.then(|| admit(&place, Path::new(""))).transpose()?;
-        let is_directory = inside::is_directory(&place).step(&step)?;
-        let tree = Tree::copy(&place, flags).step(&step)?;
-        self.volumes.push(Along { tree, target: mount.target.clone(), is_directory });
-        if let Some(source) = admitted {
-            return self.host_volume(&source, &mount.target, host, flags);
-        }
-        // The path without links, as the mount table has it.
-        let source = match &mount.sub_path {
-            Some(part) => mount.source.join(part),
-            None => mount.source.clone(),
+        let shown = match &mount.sub_path {
+            _ if mount.host => layout::shown(host, &admit(&place, Path::new(""))?),
+            // As kubelet has it, which binds the part alone.
+            Some(_) => Shown::default(),
+            None => Shown {
+                nested: layout::nested_mounts(host.table(), &path_of(&place).step(&step)?),
+                ..Shown::default()
+            },
         };
-        let Ok(source) = fs::canonicalize(source) else { return Ok(()) };
-        for part in layout::nested_mounts(host.table(), &source) {
-            self.volumes.push(along(&source.join(&part), &mount.target.join(&part), flags)?);
-        }
-        Ok(())
+        self.volumes.push(copy(&place, &mount.target, flags, &step)?);
+        self.within_volume(&place, &shown, &mount.target, flags)
     }
 
-    /// What belongs to a directory that the pod named: what is mounted beneath, and covers over what is hidden.
-    fn host_volume(
+    /// What belongs to a volume's directory: what is mounted beneath, and covers over what is hidden. Its files are the
+    /// pod's to swap at any time, so all is looked up from the directory as it was opened, and by no link.
+    fn within_volume(
         &mut self,
-        source: &Path,
+        place: &OwnedFd,
+        shown: &Shown,
         target: &Path,
-        host: &Host,
         flags: MountFlags,
     ) -> Result<(), Failure> {
-        let shown = layout::shown(host, source);
         for part in &shown.nested {
-            // One that was unmounted since the table was read is not missed.
-            if source.join(part).try_exists().unwrap_or(false) {
-                self.volumes.push(along(&source.join(part), &target.join(part), flags)?);
+            let step = format!("mount {} of a volume", part.display());
+            match inside::open_without_links(place, part) {
+                // One that was unmounted since the table was read is not missed, and nothing is looked for in its place.
+                Err(error) if is_gone(&error) => {}
+                nested => self.volumes.push(copy(&nested.step(&step)?, &target.join(part), flags, &step)?),
             }
         }
         for part in &shown.covered {
             let step = format!("hiding {}", part.display());
-            let is_directory = match inside::open(&source.join(part)) {
+            let is_directory = match inside::open_without_links(place, part) {
                 // There is nothing to hide, and the host's directory gets nothing new by our hiding it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                place => inside::is_directory(place.step(&step)?).step(&step)?,
+                hidden => inside::is_directory(hidden.step(&step)?).step(&step)?,
             };
             let tree = match is_directory {
                 true => Tree::new("tmpfs", &[("size", b"4k"), ("mode", b"0755")], READ_FILES),
@@ -157,11 +165,19 @@ fn sub_path_failure(mount: &ContainerMount, part: &Path, error: &io::Error) -> F
     })
 }
 
+/// Whether there is nothing at a path any more, or something else.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP))
+}
+
 fn along(source: &Path, target: &Path, flags: MountFlags) -> Result<Along, Failure> {
     let step = format!("{} of the host", source.display());
-    let place = inside::open(source).step(&step)?;
-    let is_directory = inside::is_directory(&place).step(&step)?;
-    Ok(Along { tree: Tree::copy(&place, flags).step(&step)?, target: target.to_owned(), is_directory })
+    copy(&inside::open(source).step(&step)?, target, flags, &step)
+}
+
+fn copy(place: &OwnedFd, target: &Path, flags: MountFlags, step: &str) -> Result<Along, Failure> {
+    let is_directory = inside::is_directory(place).step(step)?;
+    Ok(Along { tree: Tree::copy(place, flags).step(step)?, target: target.to_owned(), is_directory })
 }
 
 /// An overlay over a directory of the host, with the directories of these names in the scratch.
@@ -215,7 +231,7 @@ impl Root {
         for along in &kept.system {
             self.attach_along(along)?;
         }
-        for path in &order.hidden {
+        for path in &kept.hidden {
             self.hide(path)?;
         }
         self.part(Path::new("/tmp"), 0o1777)?;

@@ -133,7 +133,7 @@ pub struct ContainerMount {
     /// The volume's directory, or a file, on the host.
     pub source: PathBuf,
     /// Only this part of it: relative, cannot leave the volume by `..` or a link. A directory of this name is made if
-    /// nothing is there.
+    /// nothing is there. What is mounted in it comes along only from the host.
     pub sub_path: Option<PathBuf>,
     /// Where the container sees it; made if it is missing.
     pub target: PathBuf,
@@ -152,6 +152,9 @@ pub struct ContainerDevice {
     pub source: PathBuf,
     /// Where the container sees it.
     pub target: PathBuf,
+    /// For reading only: refused unless the device itself is, since no mount of its node keeps anybody from writing.
+    #[serde(default)]
+    pub read_only: bool,
 }
 
 /// How a container is.

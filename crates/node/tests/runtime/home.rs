@@ -132,6 +132,12 @@ impl Mounted {
         command("mount", &["-t", "tmpfs", "tmpfs", at.to_str().unwrap()]);
         Self(at.to_owned())
     }
+
+    /// A directory at a second place.
+    pub(crate) fn bound(from: &Path, at: &Path) -> Self {
+        command("mount", &["--bind", from.to_str().unwrap(), at.to_str().unwrap()]);
+        Self(at.to_owned())
+    }
 }
 
 impl Drop for Mounted {

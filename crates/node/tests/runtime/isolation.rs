@@ -62,6 +62,31 @@ async fn hidden_places_are_empty() {
     assert_eq!(home.log(&id, LogOptions::default()).await, "ready\n");
 }
 
+/// A data directory that is bound from elsewhere, as fstab has it: on the root's disk, or on one that comes along.
+#[tokio::test]
+async fn hidden_places_are_empty_where_they_are_bound_from() {
+    let home = Home::with(|settings| {
+        settings.hidden = ["data", "pool"].map(|name| settings.directory.with_file_name(name)).to_vec();
+    });
+    let disk = tempfile::Builder::new().prefix("wharf-runtime-").tempdir_in("/opt").unwrap();
+    let _disk = Mounted::tmpfs(disk.path());
+    fs::create_dir(disk.path().join("again")).unwrap();
+    fs::write(disk.path().join("seen"), "seen\n").unwrap();
+    let origins = [home.make("origin"), disk.path().join("origin")];
+    fs::create_dir(&origins[1]).unwrap();
+    for origin in &origins {
+        fs::write(origin.join("kubeconfig"), "secret").unwrap();
+    }
+    let _data = Mounted::bound(&origins[0], &home.make("data"));
+    let _pool = Mounted::bound(&origins[1], &home.make("pool"));
+    let _again = Mounted::bound(&origins[1], &disk.path().join("again"));
+    let script = "cat $1/seen; cd $0 && ls -A data pool origin $1/again $1/origin | grep -v ':$' | grep .; \
+                  umount $1/origin $0/origin 2>/dev/null && echo unmounted; true";
+    let mut spec = sh("a", script);
+    spec.command.extend([home.directory.path(), disk.path()].map(|path| path.display().to_string()));
+    assert_eq!(home.output(spec).await, "seen\n");
+}
+
 #[tokio::test]
 async fn namespaces_are_its_own_but_for_the_network() {
     let home = Home::new();

@@ -118,6 +118,42 @@ async fn links_are_followed_in_a_volume_but_not_out_of_it() {
     assert!(matches!(error, StartError::Config(_)), "{error}");
 }
 
+/// Nothing of a part's path is looked at twice: what is a directory for us first could be a link to other pods' volumes
+/// then.
+#[tokio::test]
+async fn a_volume_brings_its_mounts_but_a_part_of_it_does_not() {
+    let home = Home::new();
+    let volume = home.make("volume");
+    let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
+    fs::write(volume.join("sub/disk/file"), "").unwrap();
+    let script = "cut -d' ' -f5 /proc/self/mountinfo | grep ^/data; find /data -name file";
+    for (name, mount, expected) in [
+        ("whole", mount(&volume, "/data"), "/data\n/data/sub/disk\n/data/sub/disk/file\n"),
+        ("part", part(&volume, "sub"), "/data\n"),
+    ] {
+        let spec = ContainerSpec { mounts: vec![mount], ..sh(name, script) };
+        assert_eq!(home.output(spec).await, expected, "{name}");
+    }
+}
+
+/// One that is covered by now: on the way to it there is a link, as a pod could make it while its container starts.
+#[tokio::test]
+async fn what_is_mounted_in_a_volume_is_not_looked_for_by_links() {
+    let home = Home::new();
+    let (volume, other) = (home.make("volume"), home.make("other"));
+    fs::write(other.join("secret"), "another pod's").unwrap();
+    let _nested = Mounted::tmpfs(&volume.join("sub/disk"));
+    let _over = Mounted::tmpfs(&volume.join("sub"));
+    symlink(&other, volume.join("sub/disk")).unwrap();
+    for (name, mount) in [("volume", mount(&volume, "/data")), ("host", of_host(&volume, "/data"))] {
+        let spec = ContainerSpec {
+            mounts: vec![mount],
+            ..sh(name, "ls /data/sub; cut -d' ' -f5 /proc/self/mountinfo | grep -e ^/data -e /other")
+        };
+        assert_eq!(home.output(spec).await, "disk\n/data\n/data/sub\n", "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_directory_of_the_host_brings_its_mounts_but_not_hidden_ones() {
     let home = Home::with(|settings| {
@@ -239,6 +275,10 @@ impl Loop {
     fn over(file: &Path) -> Self {
         Self(command("losetup", &["--find", "--show", file.to_str().unwrap()]))
     }
+
+    fn reading(file: &Path) -> Self {
+        Self(command("losetup", &["--read-only", "--find", "--show", file.to_str().unwrap()]))
+    }
 }
 
 impl Drop for Loop {
@@ -262,7 +302,11 @@ async fn a_device_is_where_it_was_asked_for() {
         "a",
         "test -b /dev/xvda && head -c2 /dev/xvda; printf yz | dd of=/dev/xvda conv=notrunc,fsync 2>/dev/null",
     );
-    spec.devices = vec![ContainerDevice { source: published.clone(), target: "/dev/xvda".into() }];
+    spec.devices = vec![ContainerDevice {
+        source: published.clone(),
+        target: "/dev/xvda".into(),
+        ..ContainerDevice::default()
+    }];
     assert_eq!(home.output(spec.clone()).await, "xx");
     eventually("write to the image", || fs::read(&image).unwrap()[..3] == *b"yzx");
 
@@ -273,6 +317,29 @@ async fn a_device_is_where_it_was_asked_for() {
         matches!(&error, StartError::Config(message) if message.contains("not a block device")),
         "{error}"
     );
+}
+
+/// A bind of a device's node may be all that a driver does for `readonly`, and keeps nobody from writing.
+#[tokio::test]
+async fn a_device_for_reading_is_refused_unless_it_refuses_writes() {
+    let home = Home::new();
+    let image = home.directory.path().join("image");
+    fs::write(&image, [b'x'; 1 << 20]).unwrap();
+    let (writable, fixed) = (Loop::over(&image), Loop::reading(&image));
+    let script =
+        "head -c2 /dev/xvda; printf yz | dd of=/dev/xvda conv=notrunc,fsync 2>/dev/null && echo wrote; true";
+    let with = |name: &str, device: &Loop| ContainerSpec {
+        devices: vec![ContainerDevice {
+            source: device.0.clone().into(),
+            target: "/dev/xvda".into(),
+            read_only: true,
+        }],
+        ..sh(name, script)
+    };
+    let error = home.runtime.start(with("a", &writable)).await.unwrap_err();
+    assert!(matches!(&error, StartError::Config(message) if message.contains(&writable.0)), "{error}");
+    assert_eq!(home.output(with("b", &fixed)).await, "xx");
+    assert!(fs::read(&image).unwrap().iter().all(|&byte| byte == b'x'));
 }
 
 struct MountedOver(PathBuf);

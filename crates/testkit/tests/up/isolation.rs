@@ -186,3 +186,38 @@ fn a_host_path_shows_nothing_of_wharf_or_of_other_pods() {
     machine.run(&["umount", &bound, &processes]);
     machine.delete_everything();
 }
+
+/// A driver that keeps volumes as directories of the machine, as upstream's hostpath driver does.
+#[test]
+fn what_a_driver_keeps_is_hidden_if_it_is_named() {
+    let place = tempfile::Builder::new().prefix("wharf-driver-").tempdir_in("/var/tmp").unwrap();
+    let state = place.path().join("state");
+    std::fs::create_dir_all(state.join("volume")).unwrap();
+    std::fs::write(state.join("volume/secret"), "of-the-other").unwrap();
+    std::fs::write(place.path().join("seen"), "seen\n").unwrap();
+    let state = state.display().to_string();
+    let mut machine = Machine::with(&["--pool-size", "4Gi", "--hide", &state]);
+    machine.create(&claim("own", "32Mi"));
+    let with = |name: &str, path: &str| {
+        let script = "cat $STATE/../seen; ls -A $STATE /host$STATE | grep -v ':$' | grep .; echo done; \
+                      trap 'exit 0' TERM; sleep 100000 & wait $!";
+        let mut pod = pod(name, "own", script);
+        pod["spec"]["volumes"] = json!([{"name": "data", "hostPath": {"path": path}}]);
+        pod["spec"]["containers"][0]["volumeMounts"][0]["mountPath"] = json!("/host");
+        pod["spec"]["containers"][0]["env"] = json!([{"name": "STATE", "value": state}]);
+        pod
+    };
+    machine.create(&with("visitor", "/"));
+    let said = machine.until("the pod has looked", |machine| {
+        let said = machine.said("visitor");
+        if said.contains("done\n") { Ok(said) } else { Err(said) }
+    });
+    assert_eq!(said, "seen\ndone\n");
+    machine.create(&with("into", &format!("{state}/volume")));
+    machine.until("the pod is told why not", |machine| {
+        let told = machine.try_events("into", "FailedMount")?;
+        let refused = told.iter().any(|message| message.contains("is refused: it leads into"));
+        if refused { Ok(()) } else { Err(format!("{told:?}")) }
+    });
+    machine.delete_everything();
+}

@@ -106,7 +106,7 @@ pub(super) async fn run(args: UpArgs) -> anyhow::Result<()> {
 
     // The API, and the way to it within this process, which all share: one watch for each kind.
     let (mut serving, mut driving, mut acting) = (Parts::default(), Parts::default(), Parts::default());
-    let runtime = containers(&place, args.pool.as_deref())?;
+    let runtime = containers(&place, &args)?;
     let (api, address) = serve_api(&args, &place, &runtime, &mut serving).await?;
     let cluster = as_user(&api, &Identity::Admin);
     let board = Board::default();
@@ -179,9 +179,11 @@ fn lock(place: &Place) -> anyhow::Result<Box<dyn Send + Sync>> {
     Ok(locked)
 }
 
-/// Containers see nothing of what is ours.
-fn containers(place: &Place, pool: Option<&Path>) -> anyhow::Result<Runtime> {
-    let hidden = [Some(place.path()), pool].into_iter().flatten().map(Path::to_owned).collect();
+/// Containers see nothing of what is ours, or of what a driver keeps.
+fn containers(place: &Place, args: &UpArgs) -> anyhow::Result<Runtime> {
+    // A pool in the data directory may be a mount from elsewhere, and is hidden there by being named.
+    let pool = args.pool.clone().unwrap_or_else(|| place.path().join("pool"));
+    let hidden = [place.path().to_owned(), pool].into_iter().chain(args.hide.clone()).collect();
     agent::containers(place.path().join("containers"), place.path().join("logs"), hidden)
 }
 

@@ -24,13 +24,15 @@ struct Up {
 }
 
 impl Up {
-    /// Starts it with one driver of somebody else.
+    /// Starts it with one driver of somebody else, which keeps volumes in `state`.
     fn start(driver: &str) -> Self {
         // Not in /tmp, which containers have for themselves.
         let directory = tempfile::Builder::new().prefix("wharf-up-").tempdir_in("/var/tmp").unwrap();
         let data = directory.path().join("data");
         let sweep = Sweep { directory: directory.path().to_owned(), containers: data.join("containers") };
         let socket = format!("unix://{}{driver}", directory.path().join("csi.sock").display());
+        let state = directory.path().join("state");
+        std::fs::create_dir(&state).unwrap();
         let args = [
             "up",
             "--data-dir",
@@ -41,6 +43,8 @@ impl Up {
             "--no-local",
             "--csi",
             &socket,
+            "--hide",
+            &state.display().to_string(),
         ];
         let process = Beside::start(&built("wharf"), &args, &directory.path().join("log"));
         let kubectl = Kubectl::with(data.join("kubeconfig"));
@@ -88,6 +92,12 @@ fn upstreams_hostpath_driver_under_wharf_up() {
     });
 
     files(&kubectl);
+    // It keeps volumes as directories of the machine, of which no pod sees any but its own.
+    assert!(std::fs::read_dir(&state).unwrap().count() > 1);
+    let hidden = state.display().to_string();
+    for name in ["one", "alone"] {
+        assert_eq!(kubectl.kubectl(&["exec", name, "--", "ls", "-A", &hidden]), "", "{name}");
+    }
     devices_and_scratch(&kubectl);
 
     // It goes. What comes meanwhile waits, and what is there stays. (This release of it writes down what it has published
