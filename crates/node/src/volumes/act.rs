@@ -192,6 +192,10 @@ impl Manager {
             Mode::Block => None,
         };
         let target = volume.target(&self.parts.root, pod);
+        if volume.mode == Mode::Block && volume.device == Device::None {
+            // The driver stages nothing, but a device's record is not in a share's directory: it goes as if it were staged.
+            self.change(unique, |volume| volume.device = Device::Uncertain { found: false });
+        }
         self.prepare(volume, want, pod).await?;
         let staging = volume.staging(&self.parts.root);
         let staging = (plugin.capabilities.stage_unstage && !volume.ephemeral).then_some(&*staging);
