@@ -10,8 +10,9 @@ use std::{env, fs};
 use protox::prost_reflect::{FieldDescriptor, MessageDescriptor};
 
 /// By the specification mount flags may hold secrets too (passwords of network file systems), though they
-/// are not marked as such.
-const SECRET_THOUGH_UNMARKED: &str = "csi.v1.VolumeCapability.MountVolume.mount_flags";
+/// are not marked as such. And Kubernetes puts the tokens of a pod's account into the context.
+const SECRET_THOUGH_UNMARKED: [&str; 2] =
+    ["csi.v1.VolumeCapability.MountVolume.mount_flags", "csi.v1.NodePublishVolumeRequest.volume_context"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
@@ -30,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         pool.get_extension_by_name("csi.v1.csi_secret").ok_or("csi.proto has no csi_secret option")?;
     let is_secret = |field: &FieldDescriptor| {
         field.options().get_extension(&csi_secret).as_bool() == Some(true)
-            || field.full_name() == SECRET_THOUGH_UNMARKED
+            || SECRET_THOUGH_UNMARKED.contains(&field.full_name())
     };
     for message in pool.all_messages().filter(|message| message.fields().any(|field| is_secret(&field))) {
         builder = builder.skip_debug([format!(".{}", message.full_name())]);

@@ -51,6 +51,16 @@ fn mount_flags_may_hold_passwords() {
     assert!(!format!("{request:?}").contains("hunter2"));
 }
 
+#[test]
+fn the_context_of_a_share_may_hold_tokens() {
+    let key = "csi.storage.k8s.io/serviceAccount.tokens".to_owned();
+    let volume_context = BTreeMap::from([(key, r#"{"vault":{"token":"hunter2"}}"#.to_owned())]);
+    let request = v1::NodePublishVolumeRequest { volume_context, ..Default::default() };
+    let printed = format!("{request:?} {request:#?}");
+    assert!(!printed.contains("hunter2"), "{printed}");
+    assert!(printed.contains("volume_context: <1 redacted>"), "{printed}");
+}
+
 /// A VolumeCondition { abnormal: true, message: "hot" } as an older driver encodes it.
 const CONDITION: [u8; 7] = [0x08, 0x01, 0x12, 0x03, b'h', b'o', b't'];
 

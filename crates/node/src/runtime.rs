@@ -58,6 +58,8 @@ const EXEC: &str = "container-exec";
 const START: Duration = Duration::from_secs(120);
 /// How long we wait for the end of a container that was killed before we kill it again.
 const KILL: Duration = Duration::from_secs(1);
+/// How long what is left of a start that failed may take to be gone.
+const UNDONE: Duration = Duration::from_secs(5);
 /// How often we look after a container that an agent before us was just starting.
 const STARTING: Duration = Duration::from_millis(20);
 
@@ -163,7 +165,7 @@ impl Runtime {
         match started {
             Ok(()) => Ok(id),
             Err(failure) => {
-                self.undo(&record, &order.log).await;
+                self.undo(&id, &order.log).await;
                 Err(failure.into_error(&container))
             }
         }
@@ -227,17 +229,11 @@ impl Runtime {
     }
 
     /// Takes back a start that failed. What cannot be taken back is found later, as a container that never ran.
-    async fn undo(&self, record: &Record, log: &Path) {
-        for _ in 0..50 {
-            match record.settle() {
-                // The shim is not quite gone.
-                Ok(State::Running { .. }) => tokio::time::sleep(STARTING).await,
-                _ => break,
-            }
-        }
-        if matches!(record.settle(), Ok(State::Exited(_) | State::Unknown)) {
+    async fn undo(&self, id: &ContainerId, log: &Path) {
+        // The shim is not quite gone, or what was to become the program.
+        if tokio::time::timeout(UNDONE, self.exited(id)).await.is_ok() {
             let _ = log::file::remove(log);
-            let _ = record.remove();
+            let _ = self.record(id).remove();
         }
     }
 
@@ -258,11 +254,16 @@ impl Runtime {
                 State::Exited(exit) => return Some(exit),
                 State::Running { .. } => {}
             }
-            let shim =
-                self.record(id).running().ok().flatten().and_then(|running| running.shim().ok().flatten());
-            match shim.map(Process::into_descriptor).map(ended) {
-                Some(ended) => ended.await,
-                None => tokio::time::sleep(STARTING).await,
+            let running = self.record(id).running().ok().flatten();
+            let (shim, program) =
+                running.map_or((None, None), |running| (living(running.shim()), living(running.program())));
+            match (shim, program) {
+                (Some(shim), _) => ended(shim.into_descriptor()).await,
+                // It was killed when its shim was seen to be gone. If that was only just now, the next look does it.
+                (None, Some(program)) => {
+                    let _ = tokio::time::timeout(KILL, ended(program.into_descriptor())).await;
+                }
+                (None, None) => tokio::time::sleep(STARTING).await,
             }
         }
     }
@@ -384,6 +385,11 @@ fn reap(mut child: Child) -> io::Result<()> {
         let _ = child.wait();
     });
     Ok(())
+}
+
+/// A process that has not ended. One that has and that nobody waited for is still there to be found.
+fn living(process: io::Result<Option<Process>>) -> Option<Process> {
+    process.ok().flatten().filter(|process| matches!(process.ended_within(0), Ok(false)))
 }
 
 /// Ready when the process has ended.

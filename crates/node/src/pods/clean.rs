@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use wharf_linux::{Linux, MountTable, Mounts as _};
+
 use crate::paths::Root;
 
 /// UIDs of pods of which there is a directory.
@@ -13,11 +15,34 @@ pub(super) fn left(root: &Root) -> BTreeSet<String> {
 }
 
 /// Removes a directory and those in it, as far as they are empty. A file, a link or something mounted keeps all that is
-/// above it.
+/// above it. If nobody can tell what is mounted, all of it stays.
 pub(super) fn prune(path: &Path) {
+    let kernel = Linux::new();
+    match kernel.resolve(path).and_then(|path| Ok((path, kernel.mount_table()?))) {
+        Ok((path, table)) => prune_unmounted(&path, &table),
+        Err(error) => {
+            let path = path.display();
+            tracing::warn!(
+                %path,
+                %error,
+                "nobody can tell what is mounted in the directory of a pod that is gone: it stays until the next start"
+            );
+        }
+    }
+}
+
+/// Nothing is looked for in what is mounted: a directory that is empty there is part of somebody's data.
+fn prune_unmounted(path: &Path, table: &MountTable) {
+    if table.at(path).is_some() {
+        tracing::warn!(
+            path = %path.display(),
+            "something is mounted in the directory of a pod that is gone: unmount it, and all goes at the next start"
+        );
+        return;
+    }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            prune(&entry.path());
+            prune_unmounted(&entry.path(), table);
         }
     }
     if let Err(error) = fs::remove_dir(path)
@@ -29,6 +54,11 @@ pub(super) fn prune(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+    use std::path::PathBuf;
+
+    use wharf_linux::MountRequest;
+
     use super::*;
 
     #[test]
@@ -46,5 +76,39 @@ mod tests {
         assert_eq!(left(&root), BTreeSet::from(["b".to_owned()]));
         assert!(root.pod("b").join("volumes/kubernetes.io~csi/v/mount/data").exists());
         assert_eq!(left(&Root::new(dir.path().join("none"))), BTreeSet::new());
+    }
+    /// kubernetes.md 1.8 "Orphans": what a kubelet before us has left mounted, a part of a volume by `subPath` and a file
+    /// system of its own.
+    #[test]
+    fn nothing_goes_in_what_is_mounted() {
+        struct Mounted<'a>(&'a [PathBuf]);
+        impl Drop for Mounted<'_> {
+            fn drop(&mut self) {
+                for path in self.0 {
+                    _ = Linux::new().unmount(path);
+                }
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        fs::create_dir_all(data.join("pg_notify")).unwrap();
+        // By a link, too: the mount table knows none.
+        symlink(dir.path(), dir.path().join("link")).unwrap();
+        let root = Root::new(dir.path().join("link/kubelet"));
+        let places =
+            ["volume-subpaths/pv/c/0", "volumes/kubernetes.io~nfs/v"].map(|place| root.pod("u").join(place));
+        for place in places.iter().chain([&root.pod("u").join("plugins/empty")]) {
+            fs::create_dir_all(place).unwrap();
+        }
+        let _mounted = Mounted(&places);
+        Linux::new().bind(&data, &places[0], false).unwrap();
+        let (source, fs_type, options) = ("tmpfs", "tmpfs", &[]);
+        let request = MountRequest { source, target: &places[1], fs_type, options, read_only: false };
+        Linux::new().mount(&request).unwrap();
+        fs::create_dir(places[1].join("empty")).unwrap();
+        prune(&root.pod("u"));
+        assert!(data.join("pg_notify").exists(), "a bind mount of the same file system");
+        assert!(places[1].join("empty").exists(), "another file system");
+        assert!(!root.pod("u").join("plugins").exists(), "beside them it goes");
     }
 }

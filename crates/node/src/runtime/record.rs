@@ -26,8 +26,6 @@ use super::spec::{Cause, ContainerSpec, Exit, State};
 pub(super) const SIGKILL: i32 = 9;
 /// The signal that asks for an end.
 pub(super) const SIGTERM: i32 = 15;
-/// How long a killed program may take to be gone before the container counts as running still.
-const KILL_MILLISECONDS: u32 = 5_000;
 
 /// What the shim is to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -172,7 +170,8 @@ impl Record {
     }
 
     /// How the container is. If its shim is gone without a word, what is left of it is killed, and that it is lost is
-    /// noted: nobody would write its log or see its end. It counts as running until that is proven.
+    /// noted: nobody would write its log or see its end. It counts as running until that is proven, which is not waited for:
+    /// a program in the middle of a write to a disk that hangs takes its time.
     pub(super) fn settle(&self) -> io::Result<State> {
         if let Some(exit) = self.exit()? {
             return Ok(State::Exited(exit));
@@ -198,7 +197,7 @@ impl Record {
         }
         if let Some(program) = running.as_ref().map(Running::program).transpose()?.flatten() {
             program.signal(SIGKILL)?;
-            if !program.ended_within(KILL_MILLISECONDS)? {
+            if !program.ended_within(0)? {
                 return Ok(State::Running { pid, started: started.unwrap_or_else(now) });
             }
         }

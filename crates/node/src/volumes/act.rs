@@ -29,6 +29,9 @@ mod tell;
 /// Foreign mounts of a staged volume are looked for this often at least: somebody waits for it elsewhere.
 const REFERENCED: Duration = Duration::from_secs(5);
 
+/// Tokens of a pod's account by their audience, each as the server gave it.
+type Tokens = serde_json::Map<String, Value>;
+
 /// Why a step failed, and what that says of the volume.
 #[derive(Debug)]
 pub(super) struct Trouble {
@@ -189,12 +192,17 @@ impl Manager {
             Mode::Block => None,
         };
         let target = volume.target(&self.parts.root, pod);
+        if volume.mode == Mode::Block && volume.device == Device::None {
+            // The driver stages nothing, but a device's record is not in a share's directory: it goes as if it were staged.
+            self.change(unique, |volume| volume.device = Device::Uncertain { found: false });
+        }
         self.prepare(volume, want, pod).await?;
         let staging = volume.staging(&self.parts.root);
         let staging = (plugin.capabilities.stage_unstage && !volume.ephemeral).then_some(&*staging);
         let share = Share { volume, want, can: &plugin.capabilities, staging };
         let mut secret_words = secrets.clone();
-        secret_words.extend(tokens.iter().map(|tokens| ("tokens".to_owned(), tokens.clone())));
+        secret_words.extend(tokens.iter().flat_map(each_token));
+        let tokens = tokens.map(|tokens| Value::Object(tokens).to_string());
         let request = share.publish(&target, seen.driver(), secrets, tokens);
         let before = volume.mounts.get(pod).cloned();
         self.change(unique, |volume| {
@@ -310,7 +318,7 @@ impl Manager {
     }
 
     /// Of the pod's account, bound to the pod, one for each audience.
-    async fn tokens(&self, seen: &Seen, want: &Want) -> Result<Option<String>, Trouble> {
+    async fn tokens(&self, seen: &Seen, want: &Want) -> Result<Option<Tokens>, Trouble> {
         let requests =
             seen.driver().object().map(|driver| &driver.spec.token_requests[..]).unwrap_or_default();
         if requests.is_empty() {
@@ -322,7 +330,7 @@ impl Manager {
             name => name,
         };
         let key = Key { namespace: pod.metadata.namespace.clone(), name: account.to_owned() };
-        let mut tokens = serde_json::Map::new();
+        let mut tokens = Tokens::new();
         for request in requests {
             let body = token_request(&request.audience, request.expiration_seconds, want);
             let answer = self.parts.cluster.hand(&ACCOUNTS, &key, "token", &body).await;
@@ -335,7 +343,7 @@ impl Manager {
                 _ => return Err(failed("the answer has no token")),
             };
         }
-        Ok(Some(Value::Object(tokens).to_string()))
+        Ok(Some(tokens))
     }
 }
 
@@ -359,6 +367,15 @@ fn token_request(audience: &str, expires: Option<i64>, want: &Want) -> Value {
             "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": meta.name, "uid": meta.uid},
         },
     })
+}
+
+/// The tokens by themselves: a driver quotes the one that was refused, and not all that it was given. No key of a secret
+/// has a space, so none is in the way.
+fn each_token(tokens: &Tokens) -> Secrets {
+    let word = |(audience, status): (&String, &Value)| {
+        Some((format!("token for {audience}"), status["token"].as_str()?.to_owned()))
+    };
+    tokens.iter().filter_map(word).collect()
 }
 
 /// Any other error is final, but what an earlier life has left is proven by no refusal, and what the pod has, it has.
@@ -413,9 +430,24 @@ mod tests {
     #[test]
     fn no_secret_is_told() {
         let secrets = Secrets::from([("token".to_owned(), "s3cr3t".to_owned())]);
-        let trouble = Trouble::of_driver(&Status::internal("login with s3cr3t failed"), &secrets);
-        assert_eq!(trouble.message, "rpc error: code = Internal desc = login with *** failed");
-        assert_eq!(trouble.class, Class::Final);
+        let until = "2026-01-01T00:00:00Z";
+        let tokens = Tokens::from_iter([
+            (String::new(), json!({"token": "eyJh.e30.c2ln", "expirationTimestamp": until})),
+            ("vault".to_owned(), json!({"token": "eyJi.e30.c2ln", "expirationTimestamp": until})),
+        ]);
+        for (given, quoted, told) in [
+            (secrets, "s3cr3t", "***"),
+            (each_token(&tokens), "eyJh.e30.c2ln", "***"),
+            (each_token(&tokens), r#"{"vault":{"token":"eyJi.e30.c2ln"}}"#, r#"{"vault":{"token":"***"}}"#),
+        ] {
+            let trouble =
+                Trouble::of_driver(&Status::internal(format!("login with {quoted} failed")), &given);
+            assert_eq!(
+                trouble.message,
+                format!("rpc error: code = Internal desc = login with {told} failed")
+            );
+            assert_eq!(trouble.class, Class::Final);
+        }
     }
 
     /// kubernetes.md 1.8 "Final": only what was uncertain in this life is proven gone by a final error.

@@ -263,15 +263,16 @@ mod tests {
         let (volume, can) = (volume(Mode::Filesystem), NodeCapabilities::default());
         let share = Share { volume: &volume, want: &want, can: &can, staging: None };
         let driver = serde_json::from_value(json!({"spec": {"podInfoOnMount": true}})).unwrap();
-        let request =
-            share.publish(Path::new("/t"), Driver::Said(&driver), Secrets::new(), Some("{}".into()));
+        let secrets = Secrets::from([("user".into(), "hunter2".into())]);
+        let tokens = json!({"vault": {"token": "hunter2"}}).to_string();
+        let request = share.publish(Path::new("/t"), Driver::Said(&driver), secrets, Some(tokens.clone()));
         let context = |key: &str| request.volume_context[&format!("csi.storage.k8s.io/{key}")].clone();
         assert_eq!(context("pod.name"), "p");
         assert_eq!(context("pod.namespace"), "ns");
         assert_eq!(context("pod.uid"), "u");
         assert_eq!(context("serviceAccount.name"), "sa");
         assert_eq!(context("ephemeral"), "false");
-        assert_eq!(context("serviceAccount.tokens"), "{}");
+        assert_eq!(context("serviceAccount.tokens"), tokens);
         assert_eq!(request.staging_target_path, "");
         assert!(!format!("{request:?}").contains("hunter2"));
     }

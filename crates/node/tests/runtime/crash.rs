@@ -4,10 +4,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use wharf_node::runtime::{Cause, ContainerId, LogOptions, Runtime, State};
+use wharf_linux::{Filesystems as _, FsType, Linux};
+use wharf_node::runtime::{Cause, ContainerId, ContainerMount, LogOptions, Runtime, State};
+use wharf_testkit::TestPool;
 
 use crate::home::{Home, eventually, runs, settings, sh, within};
 
@@ -121,6 +123,38 @@ async fn a_program_that_outlives_its_shim_is_killed_when_it_is_seen() {
     let exit = within(home.runtime.exited(&id)).await.unwrap();
     assert_eq!(exit.cause, Cause::Lost);
     assert!(!runs("987641"), "what has ended runs no more");
+}
+
+/// What the kernel says a process does: `D` is what no signal ends, `Z` that it has ended; `None`: it is gone.
+fn doing(pid: &Value) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// In the middle of a write to a disk that hangs, nobody can be killed. Who asks for the state holds locks meanwhile.
+#[tokio::test]
+async fn a_program_that_cannot_die_holds_up_nobody() {
+    let pool = TestPool::new(FsType::Ext4, 64 << 20);
+    let home = Home::new();
+    let mut spec = sh("a", "while :; do : > /data/file; done");
+    let (source, target) = (pool.path().to_owned(), "/data".into());
+    spec.mounts.push(ContainerMount { source, target, ..ContainerMount::default() });
+    let id = home.runtime.start(spec).await.unwrap();
+    let record = running(&home, &id);
+    let (shim, program) = (&record["shim"]["pid"], &record["program"]["pid"]);
+    let hangs = Linux::new().freeze(&[pool.path()], Duration::from_secs(60)).unwrap();
+    eventually("write that hangs", || doing(program) == Some('D'));
+    kill(shim);
+    eventually("death of the shim", || matches!(doing(shim), None | Some('Z')));
+    let asked = Instant::now();
+    assert!(matches!(home.runtime.state(&id), State::Running { .. }), "it counts as running");
+    assert!(asked.elapsed() < Duration::from_secs(2), "{:?}", asked.elapsed());
+    let exited = tokio::time::timeout(Duration::from_millis(100), home.runtime.exited(&id));
+    assert!(exited.await.is_err(), "it has not ended");
+    hangs.thaw().unwrap();
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!(exit.cause, Cause::Lost);
+    assert!(matches!(doing(program), None | Some('Z')), "what has ended runs no more");
 }
 
 #[tokio::test]

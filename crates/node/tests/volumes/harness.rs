@@ -1,10 +1,15 @@
 //! An embedded API, a local driver on a pool of its own, and a volume manager between them. What attaches is the test's
 //! own hand: it writes the attachment and the Node's `volumesAttached`.
 
+use std::future::ready;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper::Response;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -16,7 +21,7 @@ use wharf_apiserver::store;
 use wharf_cluster::work::Gate;
 use wharf_cluster::{Cluster, Events, Patch};
 use wharf_csi::v1::volume_capability::access_mode::Mode;
-use wharf_csi::{Client, Endpoint, v1};
+use wharf_csi::{Client, Endpoint, Here, v1};
 use wharf_driver::ServeOptions;
 use wharf_driver_local::{Config, DRIVER_NAME};
 use wharf_linux::{FsType, Linux, Mounts as _};
@@ -341,6 +346,23 @@ pub(crate) async fn until<T>(what: &str, ask: impl AsyncFn() -> Option<T>) -> T 
 
 pub(crate) fn client(api: &Api) -> Cluster {
     Cluster::with_client(kube::Client::new(api.service(User::admin()), "default"))
+}
+
+/// A driver that says yes to all it is asked and does nothing, and what it was asked.
+pub(crate) fn agreeing() -> (Plugin, Arc<Mutex<Vec<String>>>) {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let asked = Arc::clone(&calls);
+    let here = Here::new(move |request| {
+        asked.lock().unwrap().push(request.uri().path().to_owned());
+        // A message without fields, and the status of success.
+        let trailers = HeaderMap::from_iter([(HeaderName::from_static("grpc-status"), HeaderValue::from(0))]);
+        let body = Full::new(Bytes::from_static(&[0; 5])).with_trailers(ready(Some(Ok(trailers))));
+        let answer = Response::builder().header("content-type", "application/grpc");
+        ready(Ok(answer.body(tonic::body::Body::new(body)).unwrap()))
+    });
+    let endpoint: Endpoint = "unix:///nowhere".parse().unwrap();
+    let client = Client::here(here, &endpoint);
+    (Plugin::new(DRIVER_NAME, endpoint).with_client(client), calls)
 }
 
 /// The driver on a thread of its own: it ends when it is told to, whatever the test's own runtime does.

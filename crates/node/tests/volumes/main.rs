@@ -10,7 +10,7 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::time::Duration;
 
-use harness::{Ground, MIB, claim, directory, until};
+use harness::{Ground, MIB, agreeing, claim, directory, until};
 use serde_json::json;
 use tokio::time::{sleep, timeout};
 use wharf_cluster::WatchOptions;
@@ -85,6 +85,29 @@ async fn a_device_is_a_device() {
     ground.gone().await;
     until("the directories go", async || (!ground.root.devices().join("pv1").exists()).then_some(())).await;
     assert!(!ground.root.device_stage("pv1").exists() && fs::symlink_metadata(&link).is_err());
+}
+
+/// kubernetes.md 1.8 "Device paths", "Removal": a driver without STAGE_UNSTAGE_VOLUME is never asked to unstage, and of
+/// its device no record is left either.
+#[tokio::test]
+async fn a_device_that_is_not_staged_leaves_no_record() {
+    let ground = Ground::new().await;
+    ground.without_attach().await;
+    let volume = ground.volume("pv1", 8, "").await;
+    let pod = ground.pod("p", json!([claim("disk", &volume)]), &["disk"], json!({})).await;
+    let (plugin, calls) = agreeing();
+    ground.plugins.put(plugin);
+    let agent = ground.agent();
+    agent.volumes.settle();
+    agent.volumes.want(pod.clone());
+    agent.mounted(&pod).await;
+    assert!(ground.root.device_data("pv1").join("vol_data.json").exists());
+    agent.volumes.release(&pod.metadata.uid);
+    agent.released(&pod).await;
+    ground.gone().await;
+    until("the directories go", async || (!ground.root.devices().join("pv1").exists()).then_some(())).await;
+    let calls = calls.lock().unwrap();
+    assert_eq!(*calls, ["/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/NodeUnpublishVolume"]);
 }
 
 /// kubernetes.md 1.8 "fsGroup", "Ownership": the files belong to the pod's group before the pod has them.

@@ -80,6 +80,11 @@ impl Scene {
         self
     }
 
+    /// A device of a driver that does not stage.
+    fn unstaged_block(self) -> Self {
+        self.with(|s| (s.volume.mode, s.can) = (Mode::Block, Some(NodeCapabilities::default())))
+    }
+
     fn verified(mut self) -> Self {
         self.volume.context = Some(BTreeMap::new());
         self
@@ -247,6 +252,11 @@ fn from_stage_to_the_pod() {
             publish(),
         ),
         (
+            "nor does its device, of which there is a record",
+            scene().unstaged_block().device(Device::Uncertain { found: false }),
+            publish(),
+        ),
+        (
             "published and not staged: the stage comes first",
             scene().device(Device::None).mount(Uncertain),
             stage(),
@@ -319,6 +329,11 @@ fn from_the_pod_to_nothing() {
         ),
         ("it may be staged", Scene::new().device(Device::Uncertain { found: false }), Step::Unstage),
         ("found staged", Scene::new().device(Device::Uncertain { found: true }), Step::Unstage),
+        (
+            "the record of a device, whose driver does not stage",
+            Scene::new().unstaged_block().device(Device::Uncertain { found: false }),
+            Step::Unstage,
+        ),
         (
             "found staged, and not all pods are known",
             Scene::new().device(Device::Uncertain { found: true }).with(|s| s.settled = false),
