@@ -253,7 +253,7 @@ fn a_device_of_which_only_the_link_is_left() {
         let found = scan(&here).unwrap().judge(&root, &Readable::default(), true);
         assert!(found.stuck.is_empty(), "{found:?}");
         match record {
-            None => assert_eq!(found.leftovers, [target.clone()]),
+            None => assert_eq!(found.leftovers, std::slice::from_ref(&target)),
             Some(_) => assert!(found.volumes[&names::unique("d", "h1")].mounts.contains_key("u1")),
         }
         here.sweep(&target).unwrap();
