@@ -1,5 +1,5 @@
-//! Places of the host that no pod sees (the data directory, pools, other pods' volumes, what drivers keep), whichever way leads to them: the
-//! root that all pods have, or a `hostPath`.
+//! Places of the host that no pod sees (the data directory, pools, other pods' volumes, what drivers keep), whichever way leads
+//! to them: the root that all pods have, or a `hostPath`.
 //!
 //! A path is judged as it was opened, so links are no way in. A place is known by its file system and the path in it, so
 //! neither is a second mount of the same file system. And what is mounted in somebody else's mount namespace is refused:

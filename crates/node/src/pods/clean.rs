@@ -77,6 +77,7 @@ mod tests {
         assert!(root.pod("b").join("volumes/kubernetes.io~csi/v/mount/data").exists());
         assert_eq!(left(&Root::new(dir.path().join("none"))), BTreeSet::new());
     }
+
     /// kubernetes.md 1.8 "Orphans": what a kubelet before us has left mounted, a part of a volume by `subPath` and a file
     /// system of its own.
     #[test]
