@@ -381,8 +381,8 @@ impl Simulation {
         Err(Trouble::Unsettled(self.world.unsettled().unwrap_or_else(|| "it goes on and on".into())))
     }
 
-    /// A pod comes while the end of an attachment is under way: asked for, nobody used it, and not yet deleted.
-    fn meanwhile(without: Without) -> Result<(), Trouble> {
+    /// The end of an attachment that nobody uses is under way: the node was asked, and the deletion is not yet there.
+    fn ending(without: Without) -> Result<Self, Trouble> {
         let mut story = Self::new(1, Settings::default(), without);
         story.trouble = false;
         story.world.attach("x", "a");
@@ -392,6 +392,12 @@ impl Simulation {
         story.start_volume("x");
         story.finish_one(0)?;
         assert!(story.running[0].is_end(), "the node was asked");
+        Ok(story)
+    }
+
+    /// A pod comes while the end of an attachment is under way.
+    fn meanwhile(without: Without) -> Result<(), Trouble> {
+        let mut story = Self::ending(without)?;
         story.world.pod("x", "a", story.now);
         story.cache = story.world.server.clone();
         story.start_node("a");
@@ -405,16 +411,8 @@ impl Simulation {
     /// The end of an attachment gets no answer, and the next attempt at it not as far as a request. A pod comes, and then
     /// the first request arrives.
     fn late_end(without: Without) -> Result<(), Trouble> {
-        let mut story = Self::new(1, Settings::default(), without);
-        story.trouble = false;
-        story.world.attach("x", "a");
-        story.world.attacher(&mut story.chance, false)?;
-        story.cache = story.world.server.clone();
-        story.start_volume("x");
-        story.start_volume("x");
-        story.finish_one(0)?;
+        let mut story = Self::ending(without)?;
         let lost = story.running.remove(0);
-        assert!(lost.is_end(), "the node was asked");
         story.answer(&lost, false, false);
         story.refuse_next();
         story.world.pod("x", "a", story.now);
