@@ -17,7 +17,7 @@ use wharf_model::{Key, Kind, PersistentVolumeClaim};
 
 use crate::Context;
 use crate::binder::{PODS_BY_CLAIM, index_pods};
-use decide::{Step, asks, decide};
+use decide::{Step, asks, changes_hands, decide};
 
 mod decide;
 
@@ -64,7 +64,7 @@ impl Maker {
         self.claims.synced().await;
     }
 
-    /// What brings work: pods that come, and claims that go.
+    /// What brings work: pods that come, and claims that go or change hands.
     fn feeds(self: &Arc<Self>, into: &mut JoinSet<()>) {
         let wishes = |change: &Change<Pod>| {
             let known = change.old.as_ref().map(|old| &old.metadata.uid);
@@ -74,7 +74,7 @@ impl Maker {
         into.spawn(feed(self.pods.clone(), self.queue.clone(), wishes));
         let this = Arc::clone(self);
         let wishes = move |change: &Change<PersistentVolumeClaim>| {
-            if change.new.is_some() {
+            if !changes_hands(change) {
                 return Vec::new();
             }
             let users = this.pods.by_index(PODS_BY_CLAIM, &change.key.to_string());
@@ -94,7 +94,7 @@ impl Maker {
             let (volume, name, body) =
                 match decide(&pod, |name| self.claims.get(&Key::namespaced(namespace, name))) {
                     Step::Rest => return Outcome::Done,
-                    // The claim's end calls for another look.
+                    // The claim's end, or another owner, calls for another look.
                     Step::Refuse { volume, why } => {
                         self.tell(&pod, &volume, &why);
                         return Outcome::Done;

@@ -13,11 +13,10 @@ use wharf_cluster::{ApiError, Backoff, Change, EventType, Priority, Queue, Store
 use wharf_model::names::annotation::STORAGE_RESIZER;
 use wharf_model::names::reason::EXTERNAL_EXPANDING;
 use wharf_model::patch::annotate;
-use wharf_model::volume::ClaimRef;
 use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim};
 
 use crate::Context;
-use decide::{Step, decide, grew};
+use decide::{Step, decide, given, grew};
 
 mod decide;
 
@@ -71,24 +70,22 @@ impl Teller {
         };
         into.spawn(feed(self.claims.clone(), self.queue.clone(), wishes));
         // A claim may be seen to be bound before its volume is.
-        let wishes = |change: &Change<PersistentVolume>| {
-            let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
-            match (change.old.as_ref().map(claim), change.new.as_ref().and_then(claim)) {
-                (Some(old), Some(new)) if old.as_ref() != Some(&new) => vec![wish(new)],
-                _ => Vec::new(),
-            }
-        };
+        let wishes =
+            |change: &Change<PersistentVolume>| given(change).map(wish).into_iter().collect::<Vec<_>>();
         into.spawn(feed(self.volumes.clone(), self.queue.clone(), wishes));
     }
 
     async fn see_to(&self, key: &Key) -> Outcome {
         let Some(claim) = self.claims.get(key) else { return Outcome::Done };
+        if !self.context.gate.is_open() {
+            return Outcome::After(Duration::ZERO);
+        }
         let volume = self.volumes.get(&Key::cluster(&claim.spec.volume_name));
         let Step { tell, resizer } = decide(&claim, volume.as_deref());
         if let Some(note) = tell {
             self.context.events.tell(&*claim, EventType::Normal, EXTERNAL_EXPANDING, note);
         }
-        let Some(resizer) = resizer.filter(|_| self.context.gate.is_open()) else { return Outcome::Done };
+        let Some(resizer) = resizer else { return Outcome::Done };
         let patch = annotate(&claim.metadata, &[(STORAGE_RESIZER, Some(resizer))]);
         match self.context.cluster.patch(&PersistentVolumeClaim::API, key, None, patch).await {
             Ok(_) | Err(ApiError::NotFound(_)) => Outcome::Done,

@@ -20,6 +20,7 @@ use wharf_model::{Key, Kind, PersistentVolume, PersistentVolumeClaim, VolumeAttr
 
 use crate::Context;
 use crate::binder::{PODS_BY_CLAIM, index_pods};
+use act::KeepError;
 pub(crate) use decide::is_made_for;
 pub use decide::uses;
 use decide::{Need, of_claim, of_class, of_volume};
@@ -178,6 +179,7 @@ impl Keeper {
         };
         match seen {
             Ok(()) => Outcome::Done,
+            Err(KeepError::Shut) => Outcome::After(Duration::ZERO),
             Err(error) => {
                 tracing::warn!(?subject, %error, "what is to be protected, or let go, is not yet");
                 Outcome::Retry
@@ -188,4 +190,31 @@ impl Keeper {
 
 fn wish(key: Subject) -> Vec<Wish<Subject>> {
     vec![Wish { key, priority: Priority::Normal }]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio_util::sync::CancellationToken;
+    use wharf_cluster::work::Gate;
+    use wharf_cluster::{Cluster, Events};
+
+    use super::*;
+
+    /// The lease may be lost while pods are listed. Nothing changes for who gets it back, so nobody else would look again.
+    #[tokio::test]
+    async fn what_the_lease_forbids_is_not_done() {
+        let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, Infallible>>()
+        });
+        let cluster = Cluster::with_client(kube::Client::new(nobody, "default"));
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let events = Events::start(&cluster, "protection", "test");
+        let keeper = Keeper::new(Context { gate: Gate::new(None, stop), events, cluster });
+        for subject in [Subject::Claim(Key::namespaced("ns", "c")), Subject::Volume("v".into())] {
+            assert_eq!(keeper.see_to(&subject).await, Outcome::After(Duration::ZERO), "{subject:?}");
+        }
+    }
 }

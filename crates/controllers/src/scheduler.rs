@@ -268,11 +268,11 @@ impl Scheduler {
         // One that was bound just now may not be seen on its node yet.
         let waits = |pod: &Arc<Pod>| self.is_ours(pod) && !self.ledger().is_bound(pod);
         let Some(pod) = self.pods.get(key).filter(waits) else {
-            return self.line().remove(key);
+            return self.line().done(key);
         };
         let now = Instant::now();
         match decide(&self.look(&pod)) {
-            Step::Leave => self.line().remove(key),
+            Step::Leave => self.line().done(key),
             Step::Place { node, plan } => {
                 self.ledger().promise(&pod, &node, &plan);
                 bindings.spawn(Arc::clone(self).bind(pod, node, plan));
@@ -307,10 +307,13 @@ impl Scheduler {
     /// After a binding: what becomes of the pod's place in the line, unless it is another pod's by now.
     fn finish(&self, pod: &Pod, then: impl FnOnce(&mut Line, &Key)) {
         let key = pod.metadata.key();
+        // Another that comes from now on finds the line locked, and stands in it afterwards.
+        let mut line = self.line();
         let another = self.pods.get(&key).is_some_and(|now| now.metadata.uid != pod.metadata.uid);
         if !another {
-            then(&mut self.line(), &key);
+            then(&mut line, &key);
         }
+        drop(line);
         self.ready.notify_one();
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use wharf_model::claim::{AccessMode, ClaimPhase};
 use wharf_model::names::annotation::CONTROLLER_MANAGED_ATTACH;
+use wharf_model::volume::ClaimRef;
 use wharf_model::whole::container::ContainerStatus;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{CSIDriver, PersistentVolume, PersistentVolumeClaim, VolumeAttachment, VolumeName};
@@ -211,14 +212,19 @@ pub(super) fn is_live(pod: &Pod) -> bool {
     !pod.has_ended() && (!pod.metadata.is_deleting() || containers.any(runs))
 }
 
-/// Whether a pod may have to do with a volume: by name, by either end of the binding.
+/// Whether a pod may have to do with a volume: by name, by either end of the binding. A namesake of the claim that the
+/// volume was for, with a volume of its own, is somebody else.
 fn holds(pod: &Pod, volume: &PersistentVolume, claims: &[Arc<PersistentVolumeClaim>]) -> bool {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let referred = volume.spec.claim_ref.as_ref().filter(|claim| claim.namespace == namespace);
     pod.claims().any(|name| {
-        let by_volume = referred.is_some_and(|claim| claim.name == name);
-        let claim = find(claims, namespace, &name);
-        by_volume || claim.is_some_and(|claim| claim.spec.volume_name == volume.metadata.name)
+        let referred = referred.filter(|claim| claim.name == name);
+        let Some(claim) = find(claims, namespace, &name) else { return referred.is_some() };
+        let chosen = &claim.spec.volume_name;
+        let may_be = |reference: &ClaimRef| {
+            chosen.is_empty() || reference.uid.is_empty() || reference.uid == claim.metadata.uid
+        };
+        *chosen == volume.metadata.name || referred.is_some_and(may_be)
     })
 }
 

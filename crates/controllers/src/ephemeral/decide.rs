@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use wharf_cluster::Change;
 use wharf_model::PersistentVolumeClaim;
 use wharf_model::whole::Pod;
 
@@ -76,9 +77,41 @@ fn body(pod: &Pod, name: &str, template: &Value) -> Value {
     })
 }
 
+/// Whether a claim that stood in a pod's way may do so no longer.
+pub(super) fn changes_hands(change: &Change<PersistentVolumeClaim>) -> bool {
+    let Some(new) = &change.new else { return true };
+    let other = |old: &Arc<PersistentVolumeClaim>| {
+        let (old, new) = (&old.metadata, &new.metadata);
+        old.uid != new.uid || old.owner_references != new.owner_references
+    };
+    change.old.as_ref().is_some_and(other)
+}
+
 #[cfg(test)]
 mod tests {
+    use wharf_model::Key;
+
     use super::*;
+
+    /// A pod that was refused is looked at again when the claim in its way is another's no longer.
+    #[test]
+    fn whose_claims() {
+        let of = |uid: &str, owner: &str| {
+            let owners = json!([{"kind": "Pod", "name": "p", "uid": owner, "controller": true}]);
+            let metadata = json!({"name": "p-one", "namespace": "ns", "uid": uid, "ownerReferences": owners});
+            Some(Arc::new(serde_json::from_value(json!({"metadata": metadata})).unwrap()))
+        };
+        for (rule, old, new, changes) in [
+            ("new", None, of("c", "u"), false),
+            ("gone", of("c", "x"), None, true),
+            ("given to another", of("c", "x"), of("c", "u"), true),
+            ("another of its name", of("c", "u"), of("d", "u"), true),
+            ("the same", of("c", "u"), of("c", "u"), false),
+        ] {
+            let change = Change { key: Key::namespaced("ns", "p-one"), old, new };
+            assert_eq!(changes_hands(&change), changes, "{rule}");
+        }
+    }
 
     fn pod(changes: Value) -> Pod {
         let template = json!({

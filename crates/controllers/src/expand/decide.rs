@@ -1,9 +1,12 @@
 //! Which claims wait for somebody to expand them.
 
+use std::sync::Arc;
+
 use wharf_cluster::Change;
 use wharf_model::claim::ClaimPhase;
 use wharf_model::names::annotation;
-use wharf_model::{PersistentVolume, PersistentVolumeClaim, Quantity};
+use wharf_model::volume::ClaimRef;
+use wharf_model::{Key, PersistentVolume, PersistentVolumeClaim, Quantity};
 
 use crate::binder::migration::driver_of;
 
@@ -28,6 +31,13 @@ pub(super) fn grew(change: &Change<PersistentVolumeClaim>) -> bool {
     };
     let (asked, has) = sizes(new);
     change.old.as_deref().map(sizes).is_none_or(|(asked_before, had)| asked > asked_before || has > had)
+}
+
+/// The claim that a volume is now for, and was not.
+pub(super) fn given(change: &Change<PersistentVolume>) -> Option<Key> {
+    let claim = |volume: &Arc<PersistentVolume>| volume.spec.claim_ref.as_ref().map(ClaimRef::key);
+    let was = change.old.as_ref().and_then(claim);
+    change.new.as_ref().and_then(claim).filter(|new| was.as_ref() != Some(new))
 }
 
 /// What to do for a claim and the volume that it names.
@@ -61,10 +71,7 @@ pub(super) fn decide(claim: &PersistentVolumeClaim, volume: Option<&PersistentVo
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use serde_json::{Value, json};
-    use wharf_model::Key;
 
     use super::*;
 
@@ -139,6 +146,28 @@ mod tests {
         ] {
             let step = Step { tell: tell.map(str::to_owned), resizer };
             assert_eq!(decide(&claim, volume.as_ref()), step, "{rule}");
+        }
+    }
+
+    /// A claim may be seen to be bound, and to ask for more, before its volume is seen at all.
+    #[test]
+    fn volumes_that_come_later() {
+        let of = |name: &str| {
+            let reference = json!({"namespace": "ns", "name": name, "uid": "u"});
+            Some(Arc::new(serde_json::from_value(json!({"spec": {"claimRef": reference}})).unwrap()))
+        };
+        let free = || Some(Arc::new(PersistentVolume::default()));
+        for (rule, old, new, claim) in [
+            ("new", None, of("c"), Some("c")),
+            ("new, and nobody's", None, free(), None),
+            ("given", free(), of("c"), Some("c")),
+            ("given to another", of("c"), of("d"), Some("d")),
+            ("the same", of("c"), of("c"), None),
+            ("taken back", of("c"), free(), None),
+            ("gone", of("c"), None, None),
+        ] {
+            let change = Change { key: Key::cluster("v"), old, new };
+            assert_eq!(given(&change), claim.map(|name| Key::namespaced("ns", name)), "{rule}");
         }
     }
 

@@ -19,6 +19,9 @@ pub(super) enum KeepError {
     /// The server did not take it.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// Others are to do it.
+    #[error("the lease is lost")]
+    Shut,
     /// Somebody else writes all the time.
     #[error("{0} changes faster than it can be written")]
     Restless(String),
@@ -138,7 +141,7 @@ impl Keeper {
     async fn send<K: Kind>(&self, key: &Key, patch: impl Fn() -> Option<Patch>) -> Result<(), KeepError> {
         for _ in 0..STALE {
             if !self.context.gate.is_open() {
-                return Ok(());
+                return Err(KeepError::Shut);
             }
             let Some(patch) = patch() else { return Ok(()) };
             match self.context.cluster.patch(&K::API, key, None, patch).await {

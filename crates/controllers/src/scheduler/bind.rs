@@ -17,6 +17,7 @@ use wharf_model::{Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim};
 use self::decide::{Binding, Item, Provision, Step, View, decide};
 use super::bells::{Bell, Subject};
 use super::ledger::Kept;
+use super::line::Line;
 use super::volumes::Plan;
 use super::{Scheduler, report, wake};
 
@@ -55,10 +56,10 @@ impl Scheduler {
                     let place = format!("Successfully assigned {} to {node}", pod.metadata.key());
                     self.context.events.tell(&*pod, EventType::Normal, report::SCHEDULED, place);
                 }
-                self.finish(&pod, |line, key| line.remove(key));
+                self.finish(&pod, Line::done);
             }
             Err(Ended::Gone) => {
-                self.finish(&pod, |line, key| line.remove(key));
+                self.finish(&pod, Line::done);
                 // It never was on the node it was promised, so nobody sees it leave.
                 self.wake(wake::LEFT);
             }

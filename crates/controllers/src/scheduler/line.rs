@@ -44,6 +44,10 @@ struct Entry {
     attempts: u32,
     /// Its pause ends then.
     rests_until: Option<Instant>,
+    /// The last attempt failed: what changes may be of its own doing, and ends no pause.
+    failed: bool,
+    /// Something of its own has changed since it was taken.
+    again: bool,
 }
 
 #[derive(Debug)]
@@ -66,7 +70,14 @@ impl Line {
             return self.nudge(key, now);
         }
         self.changed = true;
-        let new = Entry { place: Place::SeenTo, priority, attempts: 0, rests_until: None };
+        let new = Entry {
+            place: Place::SeenTo,
+            priority,
+            attempts: 0,
+            rests_until: None,
+            failed: false,
+            again: false,
+        };
         self.pods.insert(key.clone(), new);
         self.ready(key);
     }
@@ -75,6 +86,16 @@ impl Line {
     pub(super) fn remove(&mut self, key: &Key) {
         self.leave(key);
         self.pods.remove(key);
+    }
+
+    /// A pod that was seen to needs us no longer, as it was when it was taken.
+    pub(super) fn done(&mut self, key: &Key) {
+        // Another of its name may have come since, and waits.
+        match self.pods.get(key) {
+            Some(Entry { place: Place::SeenTo, again: true, .. }) => self.ready(key),
+            Some(Entry { place: Place::SeenTo, again: false, .. }) => self.remove(key),
+            Some(_) | None => {}
+        }
     }
 
     /// The next pod; from now on it is being seen to.
@@ -88,6 +109,7 @@ impl Line {
         let entry = self.pods.get_mut(&key)?;
         entry.place = Place::SeenTo;
         entry.attempts = entry.attempts.saturating_add(1);
+        entry.again = false;
         self.changed = false;
         Some(key)
     }
@@ -97,6 +119,7 @@ impl Line {
         self.leave(key);
         let Some(entry) = self.pods.get_mut(key) else { return };
         entry.rests_until = Some(now + pause(entry.attempts));
+        entry.failed = false;
         let until = now + LONGEST;
         self.later.insert((until, key.clone()));
         for cause in &causes {
@@ -112,15 +135,19 @@ impl Line {
     pub(super) fn retry(&mut self, key: &Key, now: Instant) {
         let Some(entry) = self.pods.get_mut(key) else { return };
         entry.rests_until = Some(now + pause(entry.attempts));
+        entry.failed = true;
         self.revive(key, now);
     }
 
     /// Something of a pod's own has changed: its claims, or itself.
     pub(super) fn nudge(&mut self, key: &Key, now: Instant) {
         self.changed = true;
-        let Some(entry) = self.pods.get(key) else { return };
+        let Some(entry) = self.pods.get_mut(key) else { return };
+        entry.again = true;
         match entry.place {
-            Place::Parked { .. } | Place::BackingOff { .. } if self.at_once => self.ready(key),
+            Place::Parked { .. } | Place::BackingOff { .. } if self.at_once && !entry.failed => {
+                self.ready(key)
+            }
             Place::Parked { .. } => self.revive(key, now),
             Place::Ready { .. } | Place::BackingOff { .. } | Place::SeenTo => {}
         }
@@ -216,6 +243,43 @@ mod tests {
             line.nudge(&key("a"), now);
             assert_eq!(line.take(now).is_some(), taken, "{at_once}");
         }
+    }
+
+    /// A driver without room takes the node off all of a pod's claims, one after the other: that is no news.
+    #[tokio::test(start_paused = true)]
+    async fn what_changes_of_its_own_ends_no_pause_of_a_failure() {
+        let (mut line, now) = (Line::new(true), Instant::now());
+        line.add(&key("a"), 0, now);
+        line.take(now);
+        line.retry(&key("a"), now);
+        line.nudge(&key("a"), now);
+        assert_eq!(line.take(now), None);
+        assert_eq!(line.take(now + SECOND), Some(key("a")));
+        // Refused the next time, it is one that waits again.
+        line.park(&key("a"), BTreeSet::new(), now);
+        line.nudge(&key("a"), now);
+        assert_eq!(line.take(now), Some(key("a")));
+    }
+
+    /// A look and what follows from it are two moments.
+    #[tokio::test(start_paused = true)]
+    async fn who_changes_while_seen_to_is_not_done() {
+        let (mut line, now) = (Line::new(true), Instant::now());
+        let taken = |line: &mut Line| {
+            line.add(&key("a"), 0, now);
+            assert_eq!(line.take(now), Some(key("a")));
+        };
+        taken(&mut line);
+        line.done(&key("a"));
+        assert!(line.keys().is_empty());
+        taken(&mut line);
+        line.add(&key("a"), 0, now);
+        line.done(&key("a"));
+        assert_eq!(line.take(now), Some(key("a")), "made anew, or with another claim");
+        line.remove(&key("a"));
+        line.add(&key("a"), 0, now);
+        line.done(&key("a"));
+        assert_eq!(line.take(now), Some(key("a")), "gone and made anew");
     }
 
     /// One serial loop; upstream's order.

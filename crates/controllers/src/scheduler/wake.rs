@@ -10,6 +10,7 @@ use wharf_model::{
 
 use super::capacity::limit;
 use super::decide::Cause;
+use super::requests;
 
 /// What helps.
 pub(super) type Helps = &'static [Cause];
@@ -33,19 +34,25 @@ pub(super) fn by_node(change: &Change<Node>) -> Helps {
     if change.old.as_deref().is_some_and(same) { NOBODY } else { ALL }
 }
 
-/// A pod that leaves its node, or ends there.
+/// A pod that leaves its node, ends there, or asks less of it.
 pub(super) fn by_pod(change: &Change<Pod>) -> Helps {
-    let here = |pod: &Pod| !pod.spec.node_name.is_empty() && !pod.has_ended();
-    let was = change.old.as_deref().is_some_and(here);
-    if was && !change.new.as_deref().is_some_and(here) { LEFT } else { NOBODY }
+    let here = |pod: &&Pod| !pod.spec.node_name.is_empty() && !pod.has_ended();
+    let Some(old) = change.old.as_deref().filter(here) else { return NOBODY };
+    let Some(new) = change.new.as_deref().filter(here) else { return LEFT };
+    if old.spec == new.spec {
+        return NOBODY;
+    }
+    let asked = requests::of(new);
+    let less = |(resource, was): (&String, &i64)| asked.get(resource).is_none_or(|is| is < was);
+    if requests::of(old).iter().any(less) { &[Cause::Resources] } else { NOBODY }
 }
 
-/// A claim that gives back the room it was promised: it is gone, or not to be provisioned on that node any more. One that
-/// got its volume has taken the room.
+/// A claim that room was promised to, and is no more: it is gone, has its volume, or is not to be provisioned on that node.
+/// What its volume takes may be counted before the claim says that it has it.
 pub(super) fn by_claim(change: &Change<PersistentVolumeClaim>) -> Helps {
     let unbound = |claim: &&PersistentVolumeClaim| claim.spec.volume_name.is_empty();
     let was = change.old.as_deref().filter(unbound).and_then(|old| old.selected_node());
-    let other = |new: &PersistentVolumeClaim| unbound(&new) && new.selected_node() != was;
+    let other = |new: &PersistentVolumeClaim| !unbound(&new) || new.selected_node() != was;
     if was.is_some() && change.new.as_deref().is_none_or(other) { &[Cause::Volumes] } else { NOBODY }
 }
 
@@ -159,6 +166,17 @@ mod tests {
         ] {
             assert_eq!(by_pod(&change(old, new)), if helps { LEFT } else { NOBODY }, "{rule}");
         }
+        let asks = |cpu: &str| {
+            let container = json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+            Some(pod(json!({"spec": {"nodeName": "n", "containers": [container]}})))
+        };
+        for (rule, old, new, wanted) in [
+            ("asks for less", asks("2"), asks("1"), &[Cause::Resources][..]),
+            ("asks for nothing", asks("2"), Some(on("Running")), &[Cause::Resources]),
+            ("asks for more", asks("1"), asks("2"), NOBODY),
+        ] {
+            assert_eq!(by_pod(&change(old, new)), wanted, "{rule}");
+        }
     }
 
     /// kubernetes.md 1.5 "Requeue", "Capacity": claims under way are counted, until they are not.
@@ -175,7 +193,7 @@ mod tests {
             ("its node is taken off", Some(on("n")), Some(idle()), true),
             ("another node", Some(on("n")), Some(on("m")), true),
             ("gone", Some(on("n")), None, true),
-            ("it has its volume", Some(on("n")), Some(served()), false),
+            ("it has its volume", Some(on("n")), Some(served()), true),
             ("gone, and had none under way", Some(idle()), None, false),
             ("gone with its volume", Some(served()), None, false),
         ] {

@@ -118,6 +118,18 @@ fn who_wants_a_volume() {
         ("the claim is not bound yet", with_claim(json!({"status": {"phase": "Pending"}})), true, 0),
         ("the claim is another of its name", with_claim(json!({"metadata": {"uid": "other"}})), true, 0),
         ("the claim names another volume", with_claim(json!({"spec": {"volumeName": "other"}})), true, 0),
+        (
+            "a namesake that is to have a volume",
+            with_claim(json!({"metadata": {"uid": "other"}, "spec": {"volumeName": ""}})),
+            true,
+            0,
+        ),
+        (
+            "a namesake with a volume of its own",
+            with_claim(json!({"metadata": {"uid": "other"}, "spec": {"volumeName": "other"}})),
+            false,
+            0,
+        ),
         ("the volume names no claim", without_claim_ref(), true, 0),
         ("attachRequired: false", with_driver(json!({"attachRequired": false})), true, 0),
         ("attachRequired: true", with_driver(json!({"attachRequired": true})), true, 1),

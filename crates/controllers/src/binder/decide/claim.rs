@@ -39,10 +39,11 @@ fn bound_before(view: &View, claim: &PersistentVolumeClaim) -> Step {
         let note = "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
         return lost(reason::CLAIM_LOST, note);
     }
+    // What our store lacks, or has of an earlier time, loses nothing: the server is asked first.
+    let answer = view.live.volume.as_ref().filter(|(asked, _)| asked == name).map(|(_, found)| found);
+    let is_lost = claim.status.phase == ClaimPhase::Lost;
     let Some(volume) = &view.named else {
-        let proven =
-            view.live.volume.as_ref().is_some_and(|(asked, found)| asked == name && *found == Found::Gone);
-        return match claim.status.phase == ClaimPhase::Lost || proven {
+        return match is_lost || answer == Some(&Found::Gone) {
             true => lost(
                 reason::CLAIM_LOST,
                 "Bound claim has lost its PersistentVolume. Data on the volume is lost!",
@@ -53,6 +54,7 @@ fn bound_before(view: &View, claim: &PersistentVolumeClaim) -> Step {
     match &volume.spec.claim_ref {
         None => bind(claim, volume),
         Some(reference) if reference.uid == claim.metadata.uid => bind(claim, volume),
+        Some(_) if !is_lost && answer.is_none() => Step::AskVolume { name: name.clone() },
         Some(_) => {
             let note = "Two claims are bound to the same volume, this one is bound incorrectly";
             lost(reason::CLAIM_MISBOUND, note)

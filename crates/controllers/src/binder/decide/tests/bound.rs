@@ -166,6 +166,18 @@ fn answers_are_about_what_was_asked() {
             false => assert_eq!(step, Step::AskVolume { name: "v".into() }, "{asked} {found:?}"),
         }
     }
+    // What our store has of the volume may be of the time before it was given to this claim.
+    let world = World {
+        volumes: vec![volume("v", json!({"spec.claimRef": reference("d", "before")}))],
+        claims: vec![bound_claim("c", "v", json!({}))],
+        ..World::default()
+    };
+    for (asked, lost) in [(None, false), (Some("w"), false), (Some("v"), true)] {
+        let live = Live { volume: asked.map(|asked| (asked.into(), there())), ..Live::default() };
+        let step = decide(&world.look(&key, &live));
+        assert_eq!(matches!(step, Step::ClaimPhase { phase: ClaimPhase::Lost, .. }), lost, "{step:?}");
+        assert_eq!(step == Step::AskVolume { name: "v".into() }, !lost, "{asked:?}");
+    }
     let chosen =
         json!({"spec.storageClassName": "gold", "annotations": ["volume.kubernetes.io/selected-node=n"]});
     let world = World {
