@@ -19,7 +19,8 @@ use wharf_cluster::{Cluster, Patch, now};
 use wharf_explain::{State, Story, explain};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment, VolumeName,
+    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    VolumeAttributesClass, VolumeName,
 };
 
 /// A server on which a pod's claim is bound, and its volume not attached yet.
@@ -186,6 +187,25 @@ async fn a_volume_made_by_hand() {
     }
     let (whose, says) = answer().await;
     assert!(whose.contains("binder") && says.starts_with("volume fits is there for it"), "{whose} {says}");
+}
+
+/// A claim that wants an attributes class: whether that exists is looked up.
+#[tokio::test]
+async fn an_attributes_class() {
+    let world = World::new().await;
+    let key = Key::namespaced("default", "data");
+    let wants = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+    world.cluster.patch(&PersistentVolumeClaim::API, &key, None, wants).await.unwrap();
+    let gold = json!({"metadata": {"name": "gold"}, "driverName": "d.test", "parameters": {"iops": "1"}});
+    for whose in ["you: make the class, or name another", "the resizer of d.test"] {
+        let story = world.story(&world.cluster, "pvc/data", None).await;
+        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
+        if whose.starts_with("you") {
+            world.make::<VolumeAttributesClass>(gold.clone()).await;
+        }
+    }
+    let story = world.story(&world.without("volumeattributesclasses"), "pvc/data", None).await;
+    assert_eq!(story.exit_status(), 5, "{story}");
 }
 
 /// The sidecar's own words, where it can be asked; where not, that is told.
