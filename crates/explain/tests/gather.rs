@@ -20,7 +20,7 @@ use wharf_explain::{State, Story, explain};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
     CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
-    VolumeAttributesClass, VolumeName,
+    VolumeAttributesClass, VolumeName, VolumeSnapshot, VolumeSnapshotClass,
 };
 
 /// A server on which a pod's claim is bound, and its volume not attached yet.
@@ -187,6 +187,31 @@ async fn a_volume_made_by_hand() {
     }
     let (whose, says) = answer().await;
     assert!(whose.contains("binder") && says.starts_with("volume fits is there for it"), "{whose} {says}");
+}
+
+/// A snapshot of what is there already: its content is read, and no class is asked for. Of one that is to be taken, the
+/// default class is one of its volume's driver.
+#[tokio::test]
+async fn snapshots() {
+    let world = World::new().await;
+    let answer = async |subject: &str| {
+        let story = world.story(&world.cluster, subject, None).await;
+        let step = story.waits_for().unwrap();
+        (step.whose.clone(), step.says.clone())
+    };
+    let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
+    let class = |name: &str, driver: &str| json!({"metadata": {"name": name, "annotations": default}, "driver": driver, "deletionPolicy": "Delete"});
+    let snapshot = |name: &str, source: Value| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"source": source}});
+    world.make::<VolumeSnapshot>(snapshot("there", json!({"volumeSnapshotContentName": "by-hand"}))).await;
+    world.make::<VolumeSnapshot>(snapshot("new", json!({"persistentVolumeClaimName": "data"}))).await;
+    let (whose, says) = answer("vs/there").await;
+    assert_eq!(whose, "you: make content by-hand", "{says}");
+    world.make::<VolumeSnapshotClass>(class("theirs", "other.test")).await;
+    let (whose, says) = answer("vs/new").await;
+    assert!(whose.starts_with("you: name a class"), "{whose} {says}");
+    world.make::<VolumeSnapshotClass>(class("ours", "d.test")).await;
+    let (whose, says) = answer("vs/new").await;
+    assert_eq!(whose, "the snapshot controller", "{says}");
 }
 
 /// A claim that wants an attributes class: whether that exists is looked up.
