@@ -13,8 +13,6 @@ use crate::facts::{ClaimFacts, Facts, Known};
 use crate::story::{Said, Step};
 
 const ATTACH_DETACH: &str = "the attach/detach controller";
-/// Under which a node tells what it tried, for pods by their identity and for volumes by their name.
-pub(crate) const NODE: &str = "node";
 
 /// The way of a volume to the node of a pod.
 pub(crate) fn to_node(facts: &ClaimFacts, node: &str, all: &Facts, now: Time) -> Vec<Step> {
@@ -178,7 +176,7 @@ impl<'a> Way<'a> {
         let step = Step::waits(self.title(), says, self.turn(node, leaving));
         let error = said(attachment, all).or_else(|| {
             let unmounting = matches!(leaving, Leaving::InUse);
-            unmounting.then(|| all.attempt(NODE, &self.volume.metadata.name)).flatten()
+            unmounting.then(|| all.unmounting(&self.volume.metadata.name)).flatten()
         });
         Some(step.since(attachment.metadata.deletion_timestamp).after(error))
     }

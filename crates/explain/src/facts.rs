@@ -123,11 +123,22 @@ impl Facts {
         Some(Said { by: format!("event {}", last.reason), text: last.message.clone(), at: Some(last.last) })
     }
 
-    /// What a role of a sidecar, or the node, said of an object when it failed last; more exact than an event.
+    /// What a node said of a pod, by its identity, or of a volume when it failed last to unmount it. No event tells.
+    pub fn unmounting(&self, object: &str) -> Option<Said> {
+        let goes =
+            |attempt: &Attempt| ["NodeUnpublishVolume", "NodeUnstageVolume"].contains(&attempt.step.as_str());
+        self.last("node", object, goes)
+    }
+
+    /// What a sidecar's role said of an object when it failed last; more exact than an event.
     pub fn attempt(&self, role: &str, object: &str) -> Option<Said> {
-        let about =
-            |attempt: &&Attempt| attempt.role == role && attempt.object == object && attempt.error.is_some();
-        let attempt = self.attempts.iter().filter(about).max_by_key(|attempt| attempt.time)?;
+        self.last(role, object, |_| true)
+    }
+
+    fn last(&self, role: &str, object: &str, and: impl Fn(&Attempt) -> bool) -> Option<Said> {
+        let about = |attempt: &&Attempt| attempt.role == role && attempt.object == object && and(attempt);
+        let failed = self.attempts.iter().filter(about).filter(|attempt| attempt.error.is_some());
+        let attempt = failed.max_by_key(|attempt| attempt.time)?;
         let text = attempt.error.clone()?;
         let by = format!("{role}, {}, {} failures", attempt.step, attempt.failures);
         Some(Said { by, text, at: attempt.time })

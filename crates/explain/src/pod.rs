@@ -60,8 +60,7 @@ fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
         }
     }
     let says = "it is being deleted: its containers end, then its volumes are unmounted";
-    let error =
-        facts.attempt(attach::NODE, &pod.metadata.uid).or_else(|| facts.warning(pod, &["FailedKillPod"]));
+    let error = facts.unmounting(&pod.metadata.uid).or_else(|| facts.warning(pod, &["FailedKillPod"]));
     let step = Step::waits(name, says, keeper(node, facts));
     let step = step.since(pod.metadata.deletion_timestamp).after(error);
     // Nothing is unmounted before the last container has ended.

@@ -2,6 +2,11 @@
 
 use super::*;
 
+/// What a node says.
+fn unmount(step: &str, object: &str, error: &str) -> Attempt {
+    Attempt { step: step.into(), ..attempt("node", object, error) }
+}
+
 /// A volume whose claim was not looked for, attached nowhere.
 fn alone(volume: Known<wharf_model::PersistentVolume>) -> ClaimFacts {
     ClaimFacts {
@@ -43,7 +48,7 @@ fn volumes_that_leave() {
     let mut used = with(attached(), vec![]);
     let Known::There(machine) = &mut used.nodes.get_mut("n").unwrap().node else { unreachable!() };
     machine.status.volumes_in_use.push("kubernetes.io/csi/d.csi^h".into());
-    used.attempts = vec![attempt("node", "pv", "target is busy")];
+    used.attempts = vec![unmount("NodeUnstageVolume", "pv", "target is busy")];
     expect("pv/pv", &used, Some(State::Failed), "node n (kubelet)", "volumesInUse");
     assert_eq!(last_said("pv/pv", &used).as_deref(), Some("target is busy"));
 }
@@ -176,7 +181,11 @@ fn pods_that_end() {
         pod.status.container_statuses = serde_json::from_value(statuses).unwrap();
     };
     let mut unmounts = going(|_| {});
-    unmounts.attempts = vec![attempt("node", "p", "target is busy"), attempt("node", "other", "not ours")];
+    unmounts.attempts = vec![
+        unmount("NodeUnpublishVolume", "p", "target is busy"),
+        unmount("NodeUnpublishVolume", "other", "not ours"),
+        unmount("NodeExpandVolume", "p", "no part in it"),
+    ];
     for (facts, state, whose, says) in [
         (going(|_| {}), State::Waits, "node n (kubelet)", "it is being deleted"),
         (going(|facts| machine(facts).csi_node = Known::Absent), State::Waits, "registrar", "not registered"),
