@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_controllers::binder;
 use wharf_model::claim::{ClaimPhase, DataSource};
@@ -10,11 +9,12 @@ use wharf_model::matching::{class, offered_in, reserved_for};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    Api, CSINode, Key, Kind, Meta, OwnerRef, PersistentVolume, PersistentVolumeClaim, Scope, StorageClass,
-    Time, VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot,
+    CSINode, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    VolumeAttributesClass, VolumeGroupSnapshot,
 };
 
-use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
+use crate::event::Event;
+use crate::facts::{ClaimFacts, Facts, Known, NodeFacts};
 use crate::subject::{Subject, What};
 use crate::{attach, attempts};
 
@@ -325,55 +325,4 @@ impl Reading<'_> {
             self.facts.events.extend(events.into_iter().map(|event| event.told));
         }
     }
-}
-
-/// An event with what stories need of it.
-struct Event {
-    metadata: Meta,
-    told: Told,
-}
-
-impl Kind for Event {
-    const API: Api =
-        Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
-
-    fn meta(&self) -> &Meta {
-        &self.metadata
-    }
-}
-
-impl<'de> Deserialize<'de> for Event {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Wire { metadata, involved_object, kind, reason, message, last_timestamp, event_time } =
-            Wire::deserialize(deserializer)?;
-        let last = last_timestamp.or(event_time).or(metadata.creation_timestamp).unwrap_or_default();
-        let warning = kind.as_deref() == Some("Warning");
-        let told = Told {
-            uid: involved_object.uid.unwrap_or_default(),
-            warning,
-            reason: reason.unwrap_or_default(),
-            message: message.unwrap_or_default(),
-            last,
-        };
-        Ok(Self { metadata, told })
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Wire {
-    metadata: Meta,
-    involved_object: Involved,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    last_timestamp: Option<Time>,
-    event_time: Option<Time>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Involved {
-    uid: Option<String>,
 }

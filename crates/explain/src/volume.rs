@@ -78,7 +78,7 @@ fn phase(name: &str, volume: &PersistentVolume, facts: &ClaimFacts, all: &Facts)
     match (volume.status.phase, volume.spec.persistent_volume_reclaim_policy) {
         (VolumePhase::Bound, _) => match alone(volume, facts) {
             None => Step::done(name, format!("claim {claim}'s, of {driver}")),
-            Some(why) => Step::waits(name, format!("claim {claim} {why}, and it is still its"), BINDER),
+            Some(why) => Step::waits(name, format!("it is bound to claim {claim}, which {why}"), BINDER),
         },
         (VolumePhase::Available, _) if volume.spec.claim_ref.is_some() => {
             Step::done(name, format!("reserved for claim {claim}, and not bound to it"))
@@ -126,7 +126,7 @@ fn alone(volume: &PersistentVolume, facts: &ClaimFacts) -> Option<String> {
         Known::Unknown => None,
         Known::Absent => Some("is gone".to_owned()),
         Known::There(claim) if claim.metadata.uid != reference.uid => {
-            Some(format!("of uid {:?} is gone, and there is another of that name", reference.uid))
+            Some(format!("is gone: another of that name is there, of uid {:?}", claim.metadata.uid))
         }
         Known::There(claim) => {
             let has = &claim.spec.volume_name;

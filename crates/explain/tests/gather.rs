@@ -15,12 +15,14 @@ use tower::Service as _;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
-use wharf_cluster::{Cluster, Patch, now};
+use wharf_cluster::{Cluster, Patch, Preconditions, now};
 use wharf_explain::{State, Story, explain};
+use wharf_model::snapshot::names;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
     CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
-    VolumeAttributesClass, VolumeName, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeAttributesClass, VolumeGroupSnapshot, VolumeName, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent,
 };
 
 /// A server on which a pod's claim is bound, and its volume not attached yet.
@@ -212,6 +214,48 @@ async fn snapshots() {
     world.make::<VolumeSnapshotClass>(class("ours", "d.test")).await;
     let (whose, says) = answer("vs/new").await;
     assert_eq!(whose, "the snapshot controller", "{says}");
+}
+
+/// A snapshot that is to go: its group and the claims that are restored from it are looked for, by identity and name.
+#[tokio::test]
+async fn a_snapshot_that_goes() {
+    let world = World::new().await;
+    let source = json!({"source": {"persistentVolumeClaimName": "data"}});
+    let claims = json!({"source": {"selector": {"matchLabels": {"app": "db"}}}});
+    let group = world
+        .make::<VolumeGroupSnapshot>(
+            json!({"metadata": {"name": "g", "namespace": "default"}, "spec": claims}),
+        )
+        .await;
+    for (name, owner, whose) in [
+        ("member", &group["metadata"]["uid"], "you: delete the group snapshot"),
+        ("orphan", &json!("earlier"), "the snapshot controller"),
+        ("wanted", &json!("earlier"), "whoever restores these claims, or you: delete them"),
+    ] {
+        let owners = json!([{"apiVersion": VolumeGroupSnapshot::API.api_version(), "name": "g",
+            "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
+        let metadata = json!({"name": name, "namespace": "default", "ownerReferences": owners,
+            "finalizers": [names::BOUND_PROTECTION]});
+        let made = world.make::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
+        let uid = made["metadata"]["uid"].as_str().unwrap();
+        let spec = json!({"driver": "d.test", "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": uid}});
+        let metadata = json!({"name": names::content_name(uid)});
+        world.make::<VolumeSnapshotContent>(json!({"metadata": metadata, "spec": spec})).await;
+        let key = Key::namespaced("default", name);
+        world.cluster.delete(&VolumeSnapshot::API, &key, Preconditions::default()).await.unwrap();
+        let from = json!({"apiGroup": VolumeSnapshot::API.group, "kind": "VolumeSnapshot", "name": "wanted"});
+        if name == "wanted" {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "dataSource": from,
+                "resources": {"requests": {"storage": "1Gi"}}});
+            let metadata = json!({"name": "restored", "namespace": "default"});
+            world.make::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
+        }
+        let story = world.story(&world.cluster, &format!("vs/{name}"), None).await;
+        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
+    }
+    let story = world.story(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
+    assert_eq!(story.exit_status(), 5, "{story}");
 }
 
 /// A claim that wants an attributes class: whether that exists is looked up.

@@ -34,6 +34,12 @@ fn volumes_that_leave() {
     for (facts, state, whose, says) in [
         (with(attached(), vec![]), State::Waits, "attach/detach", "it is to leave node n: the attach/detach"),
         (with(Some(going), vec![]), State::Failed, "attacher of d.csi", "it is to leave node n"),
+        (
+            with(attached(), vec![user("p", "n", "Running")]),
+            State::Waits,
+            "the pods that use it on node n",
+            "it is to leave node n",
+        ),
         (with(None, vec![]), State::Unknown, "", "could not be read"),
         (with(Some(vec![]), vec![]), State::Waits, "provisioner of d.csi", "it is to be deleted"),
     ] {
@@ -112,8 +118,8 @@ fn volumes_and_their_claims() {
     for (claim, state, whose, says) in [
         (its("c", "pv"), None, "", "claim default/data's"),
         (Known::Unknown, None, "", "claim default/data's"),
-        (Known::Absent, waits, "binder", "claim default/data is gone"),
-        (its("later", "pv"), waits, "binder", "another of that name"),
+        (Known::Absent, waits, "binder", "claim default/data, which is gone"),
+        (its("later", "pv"), waits, "binder", "another of that name is there, of uid \"later\""),
         (its("c", "other"), waits, "binder", "has volume other"),
     ] {
         let facts = of(ClaimFacts { claim, ..alone(volume("Bound")) });
