@@ -39,6 +39,7 @@ mod view;
 mod wake;
 mod write;
 
+pub use decide::no_deleter;
 pub use migration::provisioner;
 
 /// The name in events; upstream's.

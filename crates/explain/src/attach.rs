@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wharf_controllers::attach_detach::{self, Leaving, Settings, Waits, leaving, waits_for};
+use wharf_model::volume::VolumePhase;
 use wharf_model::whole::Pod;
 use wharf_model::{PersistentVolume, Time, VolumeAttachment, VolumeName};
 
@@ -55,7 +56,7 @@ struct Way<'a> {
 }
 
 impl<'a> Way<'a> {
-    /// `None`: there is no volume. An error is the step that says what is not known.
+    /// `None`: there is no volume, or none of a driver. An error is the step that says what is not known.
     fn of(facts: &'a ClaimFacts, all: &Facts) -> Option<Result<Self, Box<Step>>> {
         let volume = match &facts.volume {
             Known::There(volume) => volume,
@@ -70,9 +71,8 @@ impl<'a> Way<'a> {
         };
         let title = format!("volume {}", volume.metadata.name);
         let unknown = |says: String| Some(Err(Box::new(Step::unknown(title, says))));
-        let Some(name) = VolumeName::of(&volume.spec) else {
-            return unknown("it is not a CSI volume: how it is attached is not known".to_owned());
-        };
+        // What is no driver's is nobody's to attach that we know of; its node says what it makes of it.
+        let name = VolumeName::of(&volume.spec)?;
         let driver = match &facts.driver {
             Known::There(driver) => Some(Arc::new(driver.clone())),
             // Without a description Kubernetes attaches.
@@ -167,12 +167,18 @@ impl<'a> Way<'a> {
 
     fn leaves(&self, node: &str, leaving: &Leaving, all: &Facts) -> Option<Step> {
         let attachment = self.attachment(node)?;
-        if matches!(leaving, Leaving::Nothing | Leaving::Pods) {
+        // A volume that is to be deleted has to leave all the same.
+        let released = self.volume.status.phase == VolumePhase::Released;
+        if matches!(leaving, Leaving::Nothing) || matches!(leaving, Leaving::Pods) && !released {
             return Some(Step::done(self.title(), format!("attached to node {node}, where pods may use it")));
         }
         let says = format!("it is to leave node {node}: {leaving}");
         let step = Step::waits(self.title(), says, self.turn(node, leaving));
-        Some(step.since(attachment.metadata.deletion_timestamp).after(said(attachment, all)))
+        let error = said(attachment, all).or_else(|| {
+            let unmounting = matches!(leaving, Leaving::InUse);
+            unmounting.then(|| all.unmounting(&self.volume.metadata.name)).flatten()
+        });
+        Some(step.since(attachment.metadata.deletion_timestamp).after(error))
     }
 
     /// Whose turn it is until the volume has left a node.
@@ -220,7 +226,12 @@ fn placed(pod: &Pod) -> Option<Time> {
     condition.and_then(|condition| condition.last_transition_time).or(pod.metadata.creation_timestamp)
 }
 
-/// Whether the driver is there on the node; nothing, if it is.
+/// Whether the driver of a claim's volume is there on the node; nothing, if it is, or if there is none.
+pub(crate) fn driver_on(facts: &ClaimFacts, node: &str, all: &Facts) -> Option<Step> {
+    let csi = facts.volume.there()?.spec.csi.as_ref()?;
+    registered(&csi.driver, node, all)
+}
+
 fn registered(driver: &str, node: &str, all: &Facts) -> Option<Step> {
     let name = format!("driver {driver}");
     match all.nodes.get(node).map(|node| &node.csi_node) {

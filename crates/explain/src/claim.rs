@@ -1,13 +1,12 @@
-//! A claim's way to its volume, and a volume's to its end.
+//! A claim's way to its volume, by the rules of the binder and the protection.
 
-use wharf_controllers::binder;
 use wharf_controllers::protection::uses;
-use wharf_model::claim::{ClaimPhase, ResizeStatus};
+use wharf_controllers::{binder, scheduler};
+use wharf_model::claim::ClaimPhase;
 use wharf_model::matching::{Seeker, best, check, is_for};
-use wharf_model::names::{annotation, condition, reason};
-use wharf_model::volume::{ReclaimPolicy, VolumePhase};
+use wharf_model::names::{finalizer, reason};
 use wharf_model::whole::Pod;
-use wharf_model::{Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
+use wharf_model::{Key, Kind as _, PersistentVolume, PersistentVolumeClaim, StorageClass, Time};
 
 use crate::facts::{ClaimFacts, Facts, Known};
 use crate::story::{Said, Step};
@@ -18,10 +17,8 @@ pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-cont
 pub(crate) const SCHEDULER: &str = "the scheduler";
 /// Whose turn it is when a volume is gone.
 const RESTORE: &str = "you: delete the claim, or restore the volume object";
-/// Whose turn it is when a volume stays although its claim is gone.
-const TAKE_BACK: &str = "you: delete it, or clear its claimRef for another claim";
 
-fn name(facts: &ClaimFacts) -> String {
+pub(crate) fn name(facts: &ClaimFacts) -> String {
     facts.key.as_ref().map(|key| format!("claim {key}")).unwrap_or_default()
 }
 
@@ -30,7 +27,10 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     let name = name(facts);
     let claim = match &facts.claim {
         Known::There(claim) => claim,
-        Known::Absent => return vec![Step::waits(name, "there is no such claim", "whoever is to make it")],
+        Known::Absent => {
+            let whose = maker(facts.key.as_ref(), all);
+            return vec![Step::waits(name, "there is no such claim", whose)];
+        }
         Known::Unknown => return vec![Step::unknown(name, "it could not be read")],
     };
     let mut steps = Vec::new();
@@ -43,8 +43,9 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
             let volume = &claim.spec.volume_name;
             steps.push(Step::done(&name, format!("bound to volume {volume}{size}")));
             // The binder has not noticed yet.
-            if matches!(facts.volume, Known::Absent) {
-                steps.push(Step::waits(&name, format!("its volume {volume} is gone"), RESTORE));
+            steps.extend(bereft(&name, claim, facts, all));
+            if facts.volume.there().is_some_and(|volume| volume.spec.claim_ref.is_none()) {
+                steps.push(Step::waits(&name, format!("its volume {volume} names no claim"), BINDER));
             }
         }
         ClaimPhase::Lost => steps.push(lost(&name, claim, facts, all)),
@@ -53,68 +54,80 @@ pub(crate) fn walk(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
     steps
 }
 
-/// What changes about a claim that is bound, whoever uses it.
-pub(crate) fn changes(facts: &ClaimFacts, all: &Facts) -> Vec<Step> {
-    let bound = |claim: &&PersistentVolumeClaim| claim.status.phase == ClaimPhase::Bound;
-    let Some(claim) = facts.claim.there().filter(bound) else { return Vec::new() };
-    let name = name(facts);
-    growing(&name, claim, facts, all).into_iter().chain(modifying(&name, claim, all)).collect()
-}
-
 /// All of that, and on to the nodes whose pods use it.
 pub(crate) fn walk_on(facts: &ClaimFacts, all: &Facts, now: Time) -> Vec<Step> {
     let mut steps = walk(facts, all);
-    steps.extend(changes(facts, all));
+    steps.extend(crate::changes::walk(facts, all));
     if facts.claim.there().is_some_and(|claim| claim.status.phase == ClaimPhase::Bound) {
         steps.extend(crate::attach::everywhere(facts, all, now));
     }
     steps
 }
 
-/// What has become of the volume of a lost claim, by the binder's rules.
-fn lost(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Step {
+/// Who makes a claim that is not there: for a pod's own volume, the controller that makes them of its template.
+fn maker(key: Option<&Key>, all: &Facts) -> &'static str {
+    let is_made = |pod: &Pod| {
+        let mut own = pod.spec.volumes.iter().filter(|volume| volume.persistent_volume_claim.is_none());
+        own.any(|volume| pod.claim_of(volume).is_some_and(|name| key.is_some_and(|key| key.name == name)))
+    };
+    match all.pod.there().is_some_and(is_made) {
+        true => "the ephemeral volume controller",
+        false => "whoever is to make it",
+    }
+}
+
+/// Why a claim that was bound has no volume any more, by the binder's rules; nothing, if it has, or that is not known.
+fn bereft(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Option<Step> {
     let volume = &claim.spec.volume_name;
     let step = match &facts.volume {
         _ if volume.is_empty() => {
             Step::waits(name, "it no longer names the volume that it was bound to", "you: delete the claim")
         }
         Known::Absent => Step::waits(name, format!("its volume {volume} is gone"), RESTORE),
-        Known::Unknown => {
+        Known::Unknown => return None,
+        Known::There(there) => {
+            // By identity alone: a claim of the same name may have been made since.
+            let other = there.spec.claim_ref.as_ref().filter(|other| other.uid != claim.metadata.uid)?;
+            let says = format!("its volume {volume} is claim {}'s, of uid {:?}", other.key(), other.uid);
+            Step::waits(name, says, "you: delete the claim, or free the volume")
+        }
+    };
+    Some(step.after(all.warning(claim, &[reason::CLAIM_LOST, reason::CLAIM_MISBOUND])))
+}
+
+/// What has become of the volume of a lost claim.
+fn lost(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Step {
+    let volume = &claim.spec.volume_name;
+    match (bereft(name, claim, facts, all), &facts.volume) {
+        (Some(step), _) => step,
+        (None, Known::Unknown) => {
             Step::unknown(name, format!("it has lost its volume {volume}, which could not be read"))
         }
-        Known::There(there) => match &there.spec.claim_ref {
-            // By identity alone: a claim of the same name may have been made since.
-            Some(other) if other.uid != claim.metadata.uid => {
-                let says = format!("its volume {volume} is claim {}'s, of uid {:?}", other.key(), other.uid);
-                Step::waits(name, says, "you: delete the claim, or free the volume")
-            }
-            _ => {
-                let says = format!("its volume {volume} is there again, and it is not bound to it yet");
-                return Step::waits(name, says, BINDER);
-            }
-        },
-    };
-    step.after(all.warning(claim, &[reason::CLAIM_LOST, reason::CLAIM_MISBOUND]))
+        (None, _) => {
+            let says = format!("its volume {volume} is there again, and it is not bound to it yet");
+            Step::waits(name, says, BINDER)
+        }
+    }
 }
 
 /// Why a claim that is to go is still there.
-fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
-    let since = claim.metadata.deletion_timestamp;
+pub(crate) fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
     let users = facts.pods.iter().flatten().filter(|pod| uses(pod, claim));
     let pods: Vec<String> = users.map(|pod| pod.metadata.name.clone()).collect();
     let kept = claim.metadata.finalizers.join(", ");
-    match (facts.pods.is_some(), pods.is_empty()) {
-        (true, false) => {
-            let says = format!("it is being deleted, and still used by pod {}", pods.join(", "));
-            Step::waits(name, says, "you: delete these pods; ended ones count too").since(since)
+    let says = format!("it is being deleted, and kept by {kept}");
+    let guarded = claim.metadata.has_finalizer(finalizer::CLAIM_PROTECTION);
+    let step = match (&facts.pods, pods.is_empty()) {
+        (None, _) if guarded => {
+            Step::unknown(name, format!("{says}; whether a pod still uses it is not known"))
         }
-        _ => Step::waits(
-            name,
-            format!("it is being deleted, and kept by {kept}"),
-            "whoever put these finalizers there",
-        )
-        .since(since),
-    }
+        (_, false) => {
+            let says = format!("it is being deleted, and still used by pod {}", pods.join(", "));
+            Step::waits(name, says, "you: delete these pods; ended ones count too")
+        }
+        (_, true) => Step::waits(name, says, "whoever put these finalizers there"),
+    };
+    step.since(claim.metadata.deletion_timestamp)
 }
 
 /// What a claim without a volume waits for.
@@ -218,8 +231,20 @@ fn waiting_for_pod(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts
         }
         Some(pod) => {
             let says = format!("class {class} waits until pod {} has a node", pod.metadata.name);
-            Step::waits(name, says, SCHEDULER).after(unscheduled(pod))
+            Step::waits(name, says, placer(pod)).after(unscheduled(pod))
         }
+    }
+}
+
+/// Who places a pod: no scheduler does while it has a gate, and ours no pod that names another.
+pub(crate) fn placer(pod: &Pod) -> String {
+    let gates: Vec<&str> = pod.spec.scheduling_gates.iter().map(|gate| gate.name.as_str()).collect();
+    match pod.spec.scheduler_name.as_str() {
+        _ if !gates.is_empty() => {
+            format!("whoever is to take away its scheduling gates: {}", gates.join(", "))
+        }
+        "" | scheduler::COMPONENT => SCHEDULER.to_owned(),
+        other => format!("{SCHEDULER} {other}"),
     }
 }
 
@@ -254,142 +279,4 @@ fn provisioning(
         .or_else(|| all.warning(claim, &[reason::PROVISIONING_FAILED]));
     let says = format!("{driver} was asked for a volume{near}{described}");
     Step::waits(name, says, format!("the provisioner of {driver}")).after(error)
-}
-
-/// How far an expansion has come.
-fn growing(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Facts) -> Option<Step> {
-    let (wanted, there) = (claim.requested()?, claim.status.capacity.storage?);
-    if wanted <= there {
-        return None;
-    }
-    let driver =
-        facts.volume.there().and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.as_str());
-    let resizer = format!("the resizer of {}", driver.unwrap_or("its driver"));
-    let what = format!("it has {there} and wants {wanted}");
-    let attempt = || all.attempt("resizer", &claim.key().to_string());
-    let failed = || {
-        attempt()
-            .or_else(|| said(claim, condition::CONTROLLER_RESIZE_ERROR))
-            .or_else(|| all.warning(claim, &[reason::VOLUME_RESIZE_FAILED]))
-    };
-    let on_node = || said(claim, condition::NODE_RESIZE_ERROR);
-    let step = match claim.status.allocated_resource_statuses.storage {
-        None | Some(ResizeStatus::Unknown) => Step::waits(name, what, resizer).after(failed()),
-        Some(ResizeStatus::ControllerResizeInProgress) => {
-            Step::waits(name, format!("{what}: the driver expands it"), resizer).after(failed())
-        }
-        Some(ResizeStatus::ControllerResizeInfeasible) => {
-            Step::waits(name, format!("{what}: the driver says that it never can"), "you: ask for less")
-                .after(failed())
-        }
-        Some(ResizeStatus::NodeResizePending) => {
-            let says = format!("{what}: the volume has grown, its file system not yet");
-            Step::waits(name, says, "the node of a pod that uses it (kubelet), or you: start one")
-                .after(on_node())
-        }
-        Some(ResizeStatus::NodeResizeInProgress) => {
-            Step::waits(name, format!("{what}: its node expands it"), "the node (kubelet)").after(on_node())
-        }
-        Some(ResizeStatus::NodeResizeInfeasible) => Step::waits(
-            name,
-            format!("{what}: the driver says on the node that it never can"),
-            "you: ask for less",
-        )
-        .after(on_node()),
-    };
-    Some(step.since(begun(claim, &[condition::FILE_SYSTEM_RESIZE_PENDING, condition::RESIZING])))
-}
-
-/// Since when the first of these conditions that is there is.
-fn begun(claim: &PersistentVolumeClaim, conditions: &[&str]) -> Option<Time> {
-    conditions.iter().find_map(|kind| claim.status.condition(kind))?.last_transition_time
-}
-
-/// What a condition says.
-fn said(claim: &PersistentVolumeClaim, kind: &str) -> Option<Said> {
-    let condition = claim.status.condition(kind)?;
-    let (text, at) = (condition.message.clone(), condition.last_transition_time);
-    Some(Said { by: format!("condition {kind}"), text, at })
-}
-
-/// How far a change of its attributes class has come.
-fn modifying(name: &str, claim: &PersistentVolumeClaim, all: &Facts) -> Option<Step> {
-    let status = claim.status.modify_volume_status.as_ref()?;
-    let target = &status.target_volume_attributes_class_name;
-    let error = all
-        .attempt("resizer", &claim.key().to_string())
-        .or_else(|| said(claim, condition::MODIFY_VOLUME_ERROR))
-        .or_else(|| all.warning(claim, &[reason::VOLUME_MODIFY_FAILED]));
-    let says = format!("it is being changed to attributes class {target} ({})", status.status);
-    let since = begun(claim, &[condition::MODIFYING_VOLUME]);
-    Some(Step::waits(name, says, "the resizer of its driver").since(since).after(error))
-}
-
-/// The way of a volume, from its claim's end to its own.
-pub(crate) fn walk_volume(all: &Facts, now: Time) -> Vec<Step> {
-    let Some(facts) = all.claims.first() else { return Vec::new() };
-    let volume = match &facts.volume {
-        Known::There(volume) => volume,
-        Known::Absent => {
-            return vec![Step::waits("volume", "there is no such volume", "whoever is to make it")];
-        }
-        Known::Unknown => return vec![Step::unknown("volume", "it could not be read")],
-    };
-    let name = format!("volume {}", volume.metadata.name);
-    let mut steps = vec![phase(&name, volume, all)];
-    steps.extend(crate::attach::everywhere(facts, all, now));
-    if volume.metadata.is_deleting() {
-        let says = format!("it is being deleted, and kept by {}", volume.metadata.finalizers.join(", "));
-        let step = Step::waits(&name, says, "whoever put these finalizers there");
-        steps.push(step.since(volume.metadata.deletion_timestamp));
-    }
-    steps
-}
-
-fn phase(name: &str, volume: &PersistentVolume, all: &Facts) -> Step {
-    let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.key().to_string()).unwrap_or_default();
-    let driver = volume.spec.csi.as_ref().map_or("no CSI driver", |csi| csi.driver.as_str());
-    match (volume.status.phase, volume.spec.persistent_volume_reclaim_policy) {
-        (VolumePhase::Bound, _) => Step::done(name, format!("claim {claim}'s, of {driver}")),
-        (VolumePhase::Available, _) if volume.spec.claim_ref.is_some() => {
-            Step::done(name, format!("reserved for claim {claim}, and not bound to it"))
-        }
-        (VolumePhase::Available, _) => Step::done(name, "free for a claim that it fits"),
-        (VolumePhase::Released, ReclaimPolicy::Delete) => {
-            let provisioner = volume.metadata.annotation(annotation::PROVISIONED_BY).unwrap_or(driver);
-            let error = all
-                .attempt("provisioner", &volume.metadata.name)
-                .or_else(|| all.warning(volume, &[reason::VOLUME_FAILED_DELETE]));
-            Step::waits(
-                name,
-                format!("claim {claim} is gone: it is to be deleted"),
-                format!("the provisioner of {provisioner}"),
-            )
-            .after(error)
-        }
-        (VolumePhase::Released, ReclaimPolicy::Retain) => {
-            let says = format!("claim {claim} is gone; its policy is to keep it, data and all");
-            Step::waits(name, says, TAKE_BACK)
-        }
-        (VolumePhase::Released, ReclaimPolicy::Recycle) => {
-            let says = format!("claim {claim} is gone; its policy is to empty it and offer it again");
-            Step::waits(name, says, BINDER).after(all.warning(volume, &[reason::VOLUME_FAILED_RECYCLE]))
-        }
-        (VolumePhase::Released, ReclaimPolicy::Unknown) => {
-            let says = format!("claim {claim} is gone; its policy is none that is known");
-            Step::waits(name, says, BINDER)
-        }
-        (VolumePhase::Failed, ReclaimPolicy::Delete) => {
-            Step::waits(name, "it could not be reclaimed", "the provisioner of its driver")
-                .after(all.warning(volume, &[reason::VOLUME_FAILED_DELETE]))
-        }
-        // Nobody tries again.
-        (VolumePhase::Failed, _) => {
-            let reasons = [reason::VOLUME_FAILED_RECYCLE, reason::VOLUME_UNKNOWN_RECLAIM_POLICY];
-            Step::waits(name, "it could not be reclaimed", TAKE_BACK).after(all.warning(volume, &reasons))
-        }
-        (VolumePhase::Pending | VolumePhase::Unknown, _) => {
-            Step::waits(name, "nobody has looked at it yet", BINDER)
-        }
-    }
 }

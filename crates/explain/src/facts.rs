@@ -1,12 +1,12 @@
 //! What is known: objects as they were read, events about them, and what could not be read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
     CSIDriver, CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Time,
-    VolumeAttachment,
+    VolumeAttachment, VolumeGroupSnapshot,
 };
 
 use crate::Attempt;
@@ -53,6 +53,8 @@ pub struct ClaimFacts {
     pub attachments: Option<Vec<VolumeAttachment>>,
     /// Its driver, as it is described.
     pub driver: Known<CSIDriver>,
+    /// Those of the attributes classes that it names that exist; `None` if nobody knows, or asked.
+    pub attributes_classes: Option<BTreeSet<String>>,
     /// Pods that use it; `None` if nobody knows.
     pub pods: Option<Vec<Pod>>,
 }
@@ -92,13 +94,17 @@ pub struct Facts {
     pub claims: Vec<ClaimFacts>,
     /// The snapshot.
     pub snapshot: Known<VolumeSnapshot>,
-    /// Its content.
+    /// Its content: the one that it is bound to, asks for, or would be given.
     pub content: Known<VolumeSnapshotContent>,
-    /// Whether a class for snapshots is there: the one it names, or a default.
+    /// Whether a class for snapshots is there, the one it names or a default, if it needs any.
     pub snapshot_class: Option<bool>,
+    /// Names of claims that wait to be restored from the snapshot that is to go; `None` if nobody knows.
+    pub restored: Option<Vec<String>>,
+    /// The group that the snapshot is a member of, if it is to go.
+    pub group: Known<VolumeGroupSnapshot>,
     /// Events about all of these.
     pub events: Vec<Told>,
-    /// What the sidecar tried.
+    /// What sidecars and the node tried.
     pub attempts: Vec<Attempt>,
     /// What could not be read, and why.
     pub missing: Vec<String>,
@@ -117,10 +123,22 @@ impl Facts {
         Some(Said { by: format!("event {}", last.reason), text: last.message.clone(), at: Some(last.last) })
     }
 
-    /// What the sidecar's role said of an object when it failed last; more exact than an event.
+    /// What a node said of a pod, by its identity, or of a volume when it failed last to unmount it. No event tells.
+    pub fn unmounting(&self, object: &str) -> Option<Said> {
+        let goes =
+            |attempt: &Attempt| ["NodeUnpublishVolume", "NodeUnstageVolume"].contains(&attempt.step.as_str());
+        self.last("node", object, goes)
+    }
+
+    /// What a sidecar's role said of an object when it failed last; more exact than an event.
     pub fn attempt(&self, role: &str, object: &str) -> Option<Said> {
-        let attempt =
-            self.attempts.iter().find(|attempt| attempt.role == role && attempt.object == object)?;
+        self.last(role, object, |_| true)
+    }
+
+    fn last(&self, role: &str, object: &str, and: impl Fn(&Attempt) -> bool) -> Option<Said> {
+        let about = |attempt: &&Attempt| attempt.role == role && attempt.object == object && and(attempt);
+        let failed = self.attempts.iter().filter(about).filter(|attempt| attempt.error.is_some());
+        let attempt = failed.max_by_key(|attempt| attempt.time)?;
         let text = attempt.error.clone()?;
         let by = format!("{role}, {}, {} failures", attempt.step, attempt.failures);
         Some(Said { by, text, at: attempt.time })

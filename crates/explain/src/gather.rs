@@ -2,22 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
 use wharf_cluster::{ApiError, Cluster, WatchOptions};
 use wharf_controllers::binder;
+use wharf_model::claim::{ClaimPhase, DataSource};
 use wharf_model::matching::{class, offered_in, reserved_for};
-use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent};
+use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    Api, CSINode, Key, Kind, Meta, PersistentVolume, PersistentVolumeClaim, Scope, StorageClass, Time,
-    VolumeAttachment,
+    CSINode, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    VolumeAttributesClass, VolumeGroupSnapshot,
 };
 
-use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
+use crate::event::Event;
+use crate::facts::{ClaimFacts, Facts, Known, NodeFacts};
 use crate::subject::{Subject, What};
 use crate::{attach, attempts};
-
-const DEFAULT_SNAPSHOT_CLASS: &str = "snapshot.storage.kubernetes.io/is-default-class";
 
 /// Why there is no story at all.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +77,18 @@ fn known<T>(object: Option<T>) -> Known<T> {
     object.map_or(Known::Absent, Known::There)
 }
 
+/// The content that belongs to a snapshot, also if nobody has written that down yet.
+fn content_of(snapshot: &VolumeSnapshot) -> String {
+    let named = snapshot.spec.source.volume_snapshot_content_name.as_ref();
+    let bound = snapshot.status.as_ref().and_then(|it| it.bound_volume_snapshot_content_name.as_ref());
+    named.or(bound).cloned().unwrap_or_else(|| names::content_name(&snapshot.metadata.uid))
+}
+
+fn is_group(owner: &OwnerRef) -> bool {
+    owner.kind == VolumeGroupSnapshot::API.kind
+        && owner.api_version.split('/').next() == Some(VolumeGroupSnapshot::API.group)
+}
+
 struct Reading<'a> {
     cluster: &'a Cluster,
     facts: Facts,
@@ -133,6 +144,7 @@ impl Reading<'_> {
         if let Some(driver) = driver {
             facts.driver = self.get(Key::cluster(driver)).await;
         }
+        facts.attributes_classes = self.attributes_classes(&claim).await;
         facts.attachments = self.attachments(facts.volume.there()).await;
         facts.pods = self.users(&key).await;
         self.nodes(&facts).await;
@@ -147,6 +159,26 @@ impl Reading<'_> {
             reserved_for(volume).as_ref() == Some(&key) || offered_in(volume) == Some(class(claim))
         };
         Some(volumes.into_iter().filter(may).collect())
+    }
+
+    /// Of the attributes classes that a claim is to be brought to, those that exist.
+    async fn attributes_classes(&mut self, claim: &PersistentVolumeClaim) -> Option<BTreeSet<String>> {
+        let asked = claim.spec.volume_attributes_class_name.as_deref().unwrap_or_default();
+        let current = claim.status.current_volume_attributes_class_name.as_deref().unwrap_or_default();
+        let target = match &claim.status.modify_volume_status {
+            Some(status) => status.target_volume_attributes_class_name.as_str(),
+            None if asked == current => return Some(BTreeSet::new()),
+            None => "",
+        };
+        let mut there = BTreeSet::new();
+        for name in BTreeSet::from([asked, target]).into_iter().filter(|name| !name.is_empty()) {
+            match self.get::<VolumeAttributesClass>(Key::cluster(name)).await {
+                Known::There(_) => there.insert(name.to_owned()),
+                Known::Absent => false,
+                Known::Unknown => return None,
+            };
+        }
+        Some(there)
     }
 
     /// Pods that name a claim.
@@ -220,22 +252,68 @@ impl Reading<'_> {
             let facts = self.claim(key, claim).await;
             self.facts.claims.push(facts);
         }
-        let bound =
-            snapshot.status.as_ref().and_then(|status| status.bound_volume_snapshot_content_name.as_ref());
-        if let Some(content) = bound {
-            self.facts.content = self.get::<VolumeSnapshotContent>(Key::cluster(content)).await;
+        let content = content_of(snapshot);
+        self.facts.content = self.get::<VolumeSnapshotContent>(Key::cluster(content)).await;
+        if snapshot.metadata.is_deleting() {
+            self.holders(snapshot, namespace).await;
             return;
         }
-        self.facts.snapshot_class = match &snapshot.spec.volume_snapshot_class_name {
-            Some(class) => match self.get::<VolumeSnapshotClass>(Key::cluster(class)).await {
+        let is_bound =
+            snapshot.status.as_ref().is_some_and(|it| it.bound_volume_snapshot_content_name.is_some());
+        if !is_bound {
+            self.facts.snapshot_class = self.snapshot_class(snapshot).await;
+        }
+    }
+
+    /// Whether the class is there that a snapshot needs, or that it needs none: a content that is there already has
+    /// no use for one, unless the snapshot names it.
+    async fn snapshot_class(&mut self, snapshot: &VolumeSnapshot) -> Option<bool> {
+        if let Some(class) = &snapshot.spec.volume_snapshot_class_name {
+            return match self.get::<VolumeSnapshotClass>(Key::cluster(class)).await {
                 Known::There(_) => Some(true),
                 Known::Absent => Some(false),
                 Known::Unknown => None,
-            },
-            None => self.list::<VolumeSnapshotClass>(None).await.map(|classes| {
-                classes.iter().any(|class| class.metadata.annotation(DEFAULT_SNAPSHOT_CLASS) == Some("true"))
-            }),
+            };
+        }
+        if snapshot.spec.source.volume_snapshot_content_name.is_some() {
+            return Some(true);
+        }
+        let volume = self.facts.claims.first().and_then(|claim| claim.volume.there());
+        let driver = volume.and_then(|volume| volume.spec.csi.as_ref()).map(|csi| csi.driver.clone());
+        let classes = self.list::<VolumeSnapshotClass>(None).await?;
+        let is_default =
+            |class: &&VolumeSnapshotClass| class.metadata.annotation(names::IS_DEFAULT_CLASS) == Some("true");
+        let is_its =
+            |class: &VolumeSnapshotClass| driver.as_ref().is_none_or(|driver| class.driver == *driver);
+        Some(classes.iter().filter(is_default).any(is_its))
+    }
+
+    /// Who keeps a snapshot that is to go: claims that are to be restored from it, and its group.
+    async fn holders(&mut self, snapshot: &VolumeSnapshot, namespace: &str) {
+        let name = &snapshot.metadata.name;
+        let of_snapshot = |source: &DataSource| {
+            let here = source.namespace.as_deref().is_none_or(|there| there == namespace);
+            here && source.kind == VolumeSnapshot::API.kind
+                && source.api_group.as_deref() == Some(VolumeSnapshot::API.group)
+                && source.name == *name
         };
+        let waits = |claim: &PersistentVolumeClaim| {
+            let sources = [&claim.spec.data_source, &claim.spec.data_source_ref];
+            !matches!(claim.status.phase, ClaimPhase::Bound | ClaimPhase::Lost)
+                && sources.into_iter().flatten().any(|source| of_snapshot(source))
+        };
+        let claims = self.list::<PersistentVolumeClaim>(Some(namespace)).await;
+        self.facts.restored = claims.map(|mut claims| {
+            claims.retain(waits);
+            claims.into_iter().map(|claim| claim.metadata.name).collect()
+        });
+        if let Some(owner) = snapshot.metadata.owner_references.iter().find(|owner| is_group(owner)) {
+            let key = Key::namespaced(namespace, &*owner.name);
+            self.facts.group = match self.get::<VolumeGroupSnapshot>(key).await {
+                Known::There(group) if group.metadata.uid != owner.uid => Known::Absent,
+                found => found,
+            };
+        }
     }
 
     /// Events of the namespaces that have to do with it, and those of objects that have none, which are in `default`.
@@ -247,55 +325,4 @@ impl Reading<'_> {
             self.facts.events.extend(events.into_iter().map(|event| event.told));
         }
     }
-}
-
-/// An event with what stories need of it.
-struct Event {
-    metadata: Meta,
-    told: Told,
-}
-
-impl Kind for Event {
-    const API: Api =
-        Api { group: "", version: "v1", kind: "Event", plural: "events", scope: Scope::Namespaced };
-
-    fn meta(&self) -> &Meta {
-        &self.metadata
-    }
-}
-
-impl<'de> Deserialize<'de> for Event {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Wire { metadata, involved_object, kind, reason, message, last_timestamp, event_time } =
-            Wire::deserialize(deserializer)?;
-        let last = last_timestamp.or(event_time).or(metadata.creation_timestamp).unwrap_or_default();
-        let warning = kind.as_deref() == Some("Warning");
-        let told = Told {
-            uid: involved_object.uid.unwrap_or_default(),
-            warning,
-            reason: reason.unwrap_or_default(),
-            message: message.unwrap_or_default(),
-            last,
-        };
-        Ok(Self { metadata, told })
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Wire {
-    metadata: Meta,
-    involved_object: Involved,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    reason: Option<String>,
-    message: Option<String>,
-    last_timestamp: Option<Time>,
-    event_time: Option<Time>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Involved {
-    uid: Option<String>,
 }

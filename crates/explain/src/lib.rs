@@ -1,12 +1,14 @@
 //! Why is my volume not there yet: walks from a claim, pod, volume or snapshot along the way that it takes through
 //! Kubernetes, and says which step waits, for what, since when, and whose turn it is.
 //!
-//! [`gather`](gather::gather) reads the objects once and notes what it could not read; the walks ([`claim`], [`attach`],
-//! [`pod`], [`snapshot`]) are pure functions over that. Nothing is guessed: what is not known is said to be so.
+//! [`gather`](gather::gather) reads the objects once and notes what it could not read; the walks ([`claim`], [`changes`],
+//! [`attach`], [`pod`], [`volume`], [`snapshot`]) are pure functions over that. Nothing is guessed: what is not known is said to be so.
 
 mod attach;
 mod attempts;
+mod changes;
 mod claim;
+mod event;
 pub mod facts;
 pub mod gather;
 mod pod;
@@ -15,6 +17,7 @@ pub mod story;
 pub mod subject;
 #[cfg(test)]
 mod tests;
+mod volume;
 
 use wharf_cluster::Cluster;
 use wharf_model::Time;
@@ -45,7 +48,7 @@ pub fn walk(subject: &Subject, facts: &Facts, now: Time) -> Story {
     let steps = match subject.what {
         What::Claim => facts.claims.iter().flat_map(|claim| claim::walk_on(claim, facts, now)).collect(),
         What::Pod => pod::walk(facts, now),
-        What::Volume => claim::walk_volume(facts, now),
+        What::Volume => volume::walk(facts, now),
         What::Snapshot => snapshot::walk(facts),
     };
     Story { subject: subject.to_string(), steps, missing: facts.missing.clone(), now }

@@ -3,10 +3,11 @@
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::Pod;
+use wharf_model::whole::container::ContainerStatus;
 
 use crate::facts::{Facts, Known};
 use crate::story::{State, Step};
-use crate::{attach, claim};
+use crate::{attach, changes, claim};
 
 /// The way of a pod, as far as it has come.
 pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
@@ -19,41 +20,73 @@ pub(crate) fn walk(facts: &Facts, now: Time) -> Vec<Step> {
     if pod.has_ended() && !pod.metadata.is_deleting() {
         return vec![Step::done(name, format!("it has ended ({})", pod.status.phase))];
     }
-    let claims = facts.claims.iter().flat_map(|claim| claim::walk(claim, facts));
-    let changes = facts.claims.iter().flat_map(|claim| claim::changes(claim, facts));
     let node = &pod.spec.node_name;
+    if pod.metadata.is_deleting() && !node.is_empty() {
+        return deleting(&name, pod, facts);
+    }
+    let claims = facts.claims.iter().flat_map(|claim| claim::walk(claim, facts));
+    let changes = facts.claims.iter().flat_map(|claim| changes::walk(claim, facts));
     if node.is_empty() {
+        let whose = claim::placer(pod);
         // The scheduler waits for claims, except for those that wait for it. What it said last may be older than that.
-        let (delayed, mut steps): (Vec<Step>, _) = claims.partition(|step| step.whose == claim::SCHEDULER);
-        let step = Step::waits(&name, "it has no node yet", claim::SCHEDULER);
+        let waits = |step: &Step| step.whose == claim::SCHEDULER || step.whose == whose;
+        let (delayed, mut steps): (Vec<Step>, _) = claims.partition(waits);
+        let step = Step::waits(&name, "it has no node yet", &*whose);
         steps.push(step.since(pod.metadata.creation_timestamp).after(claim::unscheduled(pod)));
         steps.extend(delayed.into_iter().chain(changes));
         return steps;
     }
     let mut steps = vec![Step::done(&name, format!("placed on node {node}"))];
-    steps.extend(claims.chain(changes));
-    if pod.metadata.is_deleting() {
-        let says = "it is being deleted: its containers end, then its volumes are unmounted";
-        let step = Step::waits(&name, says, format!("node {node} (kubelet)"));
-        steps.push(
-            step.since(pod.metadata.deletion_timestamp)
-                .after(facts.warning(pod, &["FailedKillPod", "FailedUnMount"])),
-        );
-        return steps;
-    }
+    steps.extend(claims);
     for claim in &facts.claims {
         steps.extend(attach::to_node(claim, node, facts, now));
     }
     if steps.iter().all(|step| step.state == State::Done) {
         steps.extend(on_node(&name, pod, facts));
     }
+    // It does not wait for these.
+    steps.extend(changes);
     steps
+}
+
+/// Why a pod that is to go is still there. Its claims have no part in that, but their drivers have to unmount.
+fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
+    let node = &pod.spec.node_name;
+    let mut steps = vec![Step::done(name, format!("placed on node {node}"))];
+    let mut drivers = Vec::new();
+    for step in facts.claims.iter().filter_map(|claim| attach::driver_on(claim, node, facts)) {
+        if !drivers.contains(&step) {
+            drivers.push(step);
+        }
+    }
+    let says = "it is being deleted: its containers end, then its volumes are unmounted";
+    let error = facts.unmounting(&pod.metadata.uid).or_else(|| facts.warning(pod, &["FailedKillPod"]));
+    let step = Step::waits(name, says, keeper(node, facts));
+    let step = step.since(pod.metadata.deletion_timestamp).after(error);
+    // Nothing is unmounted before the last container has ended.
+    match statuses(pod).any(|status| status.state.running.is_some()) {
+        true => steps.extend([step].into_iter().chain(drivers)),
+        false => steps.extend(drivers.into_iter().chain([step])),
+    }
+    steps
+}
+
+fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+    pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses)
+}
+
+/// Whose turn it is on a node.
+fn keeper(node: &str, facts: &Facts) -> String {
+    let machine = facts.nodes.get(node).and_then(|node| node.node.there());
+    match machine.is_some_and(|machine| !machine.is_ready()) {
+        true => format!("node {node}, which is not ready"),
+        false => format!("node {node} (kubelet)"),
+    }
 }
 
 /// What its node makes of it.
 fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
-    let node = &pod.spec.node_name;
-    let waiting = pod.status.container_statuses.iter().find_map(|status| {
+    let waiting = statuses(pod).find_map(|status| {
         let waiting = status.state.waiting.as_ref()?;
         Some(
             format!("container {} waits: {} {}", status.name, waiting.reason, waiting.message)
@@ -68,11 +101,7 @@ fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
         (_, says) => {
             let says =
                 says.unwrap_or_else(|| "its volumes are mounted, then its containers start".to_owned());
-            let machine = facts.nodes.get(node).and_then(|node| node.node.there());
-            let whose = match machine.is_some_and(|machine| !machine.is_ready()) {
-                true => format!("node {node}, which is not ready"),
-                false => format!("node {node} (kubelet)"),
-            };
+            let whose = keeper(&pod.spec.node_name, facts);
             let step = Step::waits(name, says, whose).since(pod.status.start_time);
             Some(step.after(facts.warning(pod, &reasons)))
         }

@@ -7,6 +7,9 @@ use wharf_model::whole::Pod;
 use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
 use crate::{Attempt, State, Subject, walk};
 
+mod changes;
+mod ending;
+mod snapshots;
 mod static_volumes;
 mod unplaced;
 
@@ -63,6 +66,24 @@ fn answer(subject: &str, facts: &Facts) -> (Option<State>, String, String) {
         None => (None, String::new(), story.steps.last().map(|step| step.says.clone()).unwrap_or_default()),
         Some(step) => (Some(step.state), step.whose.clone(), step.says.clone()),
     }
+}
+
+/// Asserts that this is the answer; of whose turn it is and of what is said, a part.
+fn expect(subject: &str, facts: &Facts, state: Option<State>, whose: &str, says: &str) {
+    let (got, turn, text) = answer(subject, facts);
+    assert_eq!(got, state, "{turn:?} {text:?}, expected {whose:?} {says:?}");
+    assert!(turn.contains(whose) && text.contains(says), "{turn:?} {text:?}, expected {whose:?} {says:?}");
+}
+
+/// An attempt that failed.
+fn attempt(role: &str, object: &str, error: &str) -> Attempt {
+    Attempt { role: role.into(), object: object.into(), error: Some(error.into()), ..Attempt::default() }
+}
+
+/// What was said last of the step that is waited for.
+fn last_said(subject: &str, facts: &Facts) -> Option<String> {
+    let story = walk(&subject.parse().unwrap(), facts, Time(0));
+    story.waits_for().and_then(|step| step.error.clone()).map(|said| said.text)
 }
 
 fn of(claim: ClaimFacts) -> Facts {
@@ -156,35 +177,6 @@ fn the_last_error_is_told() {
         ..Attempt::default()
     }];
     assert_eq!(said(&all).as_deref(), Some("exact"));
-}
-
-/// How far an expansion has come.
-#[test]
-fn expansions() {
-    for (status, whose) in [
-        (json!({}), "resizer of d.csi"),
-        (json!({"storage": "ControllerResizeInProgress"}), "resizer of d.csi"),
-        (json!({"storage": "ControllerResizeInfeasible"}), "you: ask for less"),
-        (json!({"storage": "NodeResizePending"}), "node of a pod"),
-        (json!({"storage": "NodeResizeInProgress"}), "the node"),
-        (json!({"storage": "NodeResizeInfeasible"}), "you: ask for less"),
-    ] {
-        let mut facts = bound();
-        facts.claim = object(json!({
-            "metadata": {"name": "data", "namespace": "default", "uid": "c"},
-            "spec": {"volumeName": "pv", "resources": {"requests": {"storage": "2Gi"}}},
-            "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": status,
-                "conditions": [
-                    {"type": "Resizing", "status": "True", "lastTransitionTime": "1970-01-01T00:00:09Z"},
-                ]},
-        }));
-        let story = walk(&"pvc/data".parse().unwrap(), &of(facts.clone()), Time(0));
-        assert_eq!(story.waits_for().unwrap().since, Some(Time(9000)), "{status}");
-        let (state, turn, text) = answer("pvc/data", &of(facts));
-        assert_eq!(state, Some(State::Waits), "{text}");
-        assert!(turn.contains(whose) && text.contains("it has 1Gi and wants 2Gi"), "{turn} {text}");
-    }
-    assert_eq!(answer("pvc/data", &of(bound())).0, None);
 }
 
 fn pod(phase: &str) -> Facts {
@@ -301,7 +293,7 @@ fn ways_to_a_node() {
             }),
             State::Waits,
             "binder",
-            "not asked for",
+            "its volume pv names no claim",
         ),
         (
             with(attached(), |facts| facts.claims[0].volume = Known::Unknown),
@@ -458,112 +450,42 @@ fn the_controllers_rules() {
     );
 }
 
-/// A volume that nobody wants on a node is to leave it.
+/// What a node makes of a pod whose volumes have come: also of one whose volume is no driver's.
 #[test]
-fn volumes_that_leave() {
-    let mut facts = of(ClaimFacts {
-        volume: volume("Released"),
-        driver: Known::Absent,
-        pods: Some(Vec::new()),
-        attachments: Some(vec![attachment("n", json!({"attached": true}))]),
-        ..ClaimFacts::default()
-    });
-    facts.nodes.insert("n".into(), node("n", &[]));
-    let story = walk(&"pv/pv".parse().unwrap(), &facts, Time(0));
-    let last = story.steps.last().unwrap();
-    assert!(
-        last.says.starts_with("it is to leave node n: the attach/detach controller has to delete"),
-        "{story}"
-    );
-    assert_eq!(last.whose, "the attach/detach controller");
-    facts.claims[0].attachments = None;
-    assert_eq!(walk(&"pv/pv".parse().unwrap(), &facts, Time(0)).steps.last().unwrap().state, State::Unknown);
-}
-
-/// What becomes of volumes whose claim is gone.
-#[test]
-fn volumes_at_their_end() {
-    for (phase, state, whose) in [
-        ("Bound", None, ""),
-        ("Available", None, ""),
-        ("Released", Some(State::Waits), "provisioner of d.csi"),
-        ("Failed", Some(State::Waits), "provisioner"),
-        ("Pending", Some(State::Waits), "binder"),
-    ] {
-        let facts = of(ClaimFacts {
-            volume: volume(phase),
-            driver: Known::Absent,
-            pods: Some(Vec::new()),
-            attachments: Some(Vec::new()),
-            ..ClaimFacts::default()
-        });
-        let (got, turn, text) = answer("pv/pv", &facts);
-        assert_eq!(got, state, "{phase}: {text}");
-        assert!(turn.contains(whose), "{phase}: {turn}");
-    }
-}
-
-/// sidecars.md 1.4 and 1.5: a snapshot's way to being ready.
-#[test]
-fn snapshots() {
-    let snapshot = |status: Value| Facts {
-        snapshot: object(json!({
-            "metadata": {"name": "s", "namespace": "default", "uid": "s"},
-            "spec": {"source": {"persistentVolumeClaimName": "data"}},
-            "status": status,
-        })),
-        claims: vec![bound()],
-        ..Facts::default()
-    };
-    let growing = |mut facts: Facts| {
-        let Known::There(claim) = &mut facts.claims[0].claim else { unreachable!() };
-        claim.status.capacity.storage = Some("1Mi".parse().unwrap());
+fn pods_on_their_node() {
+    let by_hand = |phase: &str| {
+        let mut facts = pod(phase);
+        let Known::There(volume) = &mut facts.claims[0].volume else { unreachable!() };
+        volume.spec.csi = None;
+        facts.claims[0].attachments = Some(Vec::new());
         facts
     };
-    let content = |status: Value| {
-        object(json!({"metadata": {"name": "c"}, "spec": {"driver": "d.csi"}, "status": status}))
-    };
-    let bound_to = json!({"boundVolumeSnapshotContentName": "c"});
-    for (facts, state, whose, says) in [
-        (snapshot(Value::Null), Some(State::Waits), "snapshot controller", "no content yet"),
-        (growing(snapshot(Value::Null)), Some(State::Waits), "snapshot controller", "no content yet"),
-        (
-            Facts { snapshot_class: Some(false), ..snapshot(Value::Null) },
-            Some(State::Waits),
-            "you: name a class",
-            "no VolumeSnapshotClass",
-        ),
-        (
-            snapshot(json!({"error": {"message": "no"}})),
-            Some(State::Failed),
-            "snapshot controller",
-            "no content",
-        ),
-        (
-            Facts { content: content(Value::Null), ..snapshot(bound_to.clone()) },
-            Some(State::Waits),
-            "snapshotter of d.csi",
-            "asked to cut",
-        ),
-        (
-            Facts { content: content(json!({"snapshotHandle": "h"})), ..snapshot(bound_to.clone()) },
-            Some(State::Waits),
-            "snapshotter of d.csi",
-            "not ready to be used",
-        ),
-        (Facts { content: Known::Absent, ..snapshot(bound_to) }, Some(State::Waits), "you", "is gone"),
-        (
-            snapshot(json!({"boundVolumeSnapshotContentName": "c", "readyToUse": true})),
-            None,
-            "",
-            "ready, content c",
-        ),
-    ] {
-        let (got, turn, text) = answer("volumesnapshot/s", &facts);
-        assert_eq!(got, state, "{text}");
-        assert!(
-            turn.contains(whose) && text.contains(says),
-            "{turn:?} {text:?}, expected {whose:?} {says:?}"
-        );
+    assert_eq!(answer("pod/p", &by_hand("Running")), (None, String::new(), "it runs".to_owned()));
+    let mut pending = by_hand("Pending");
+    expect("pod/p", &pending, Some(State::Waits), "node n (kubelet)", "volumes are mounted");
+    pending.events = vec![Told {
+        uid: "p".into(),
+        warning: true,
+        reason: "FailedMount".into(),
+        message: "volume pv is not a CSI volume".into(),
+        last: Time(1),
+    }];
+    expect("pod/p", &pending, Some(State::Failed), "node n (kubelet)", "volumes are mounted");
+    assert_eq!(last_said("pod/p", &pending).as_deref(), Some("volume pv is not a CSI volume"));
+
+    // It does not wait for what changes about its claims.
+    for (phase, whose) in [("Pending", "node n (kubelet)"), ("Running", "the resizer")] {
+        let mut growing = by_hand(phase);
+        let Known::There(claim) = &mut growing.claims[0].claim else { unreachable!() };
+        claim.status.capacity.storage = Some("1Mi".parse().unwrap());
+        expect("pod/p", &growing, Some(State::Waits), whose, "");
     }
+
+    // The containers that run first are told first.
+    let mut first = by_hand("Pending");
+    let Known::There(pod) = &mut first.pod else { unreachable!() };
+    let waits = |name: &str, reason: &str| json!([{"name": name, "state": {"waiting": {"reason": reason}}}]);
+    pod.status.init_container_statuses = serde_json::from_value(waits("i", "ErrImagePull")).unwrap();
+    pod.status.container_statuses = serde_json::from_value(waits("c", "PodInitializing")).unwrap();
+    expect("pod/p", &first, Some(State::Waits), "node n", "container i waits: ErrImagePull");
 }

@@ -15,11 +15,14 @@ use tower::Service as _;
 use wharf_apiserver::access::{Access, User};
 use wharf_apiserver::rest::{self, Api};
 use wharf_apiserver::store;
-use wharf_cluster::{Cluster, Patch, now};
+use wharf_cluster::{Cluster, Patch, Preconditions, now};
 use wharf_explain::{State, Story, explain};
+use wharf_model::snapshot::names;
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment, VolumeName,
+    CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
+    VolumeAttributesClass, VolumeGroupSnapshot, VolumeName, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent,
 };
 
 /// A server on which a pod's claim is bound, and its volume not attached yet.
@@ -186,6 +189,92 @@ async fn a_volume_made_by_hand() {
     }
     let (whose, says) = answer().await;
     assert!(whose.contains("binder") && says.starts_with("volume fits is there for it"), "{whose} {says}");
+}
+
+/// A snapshot of what is there already: its content is read, and no class is asked for. Of one that is to be taken, the
+/// default class is one of its volume's driver.
+#[tokio::test]
+async fn snapshots() {
+    let world = World::new().await;
+    let answer = async |subject: &str| {
+        let story = world.story(&world.cluster, subject, None).await;
+        let step = story.waits_for().unwrap();
+        (step.whose.clone(), step.says.clone())
+    };
+    let default = json!({"snapshot.storage.kubernetes.io/is-default-class": "true"});
+    let class = |name: &str, driver: &str| json!({"metadata": {"name": name, "annotations": default}, "driver": driver, "deletionPolicy": "Delete"});
+    let snapshot = |name: &str, source: Value| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"source": source}});
+    world.make::<VolumeSnapshot>(snapshot("there", json!({"volumeSnapshotContentName": "by-hand"}))).await;
+    world.make::<VolumeSnapshot>(snapshot("new", json!({"persistentVolumeClaimName": "data"}))).await;
+    let (whose, says) = answer("vs/there").await;
+    assert_eq!(whose, "you: make content by-hand", "{says}");
+    world.make::<VolumeSnapshotClass>(class("theirs", "other.test")).await;
+    let (whose, says) = answer("vs/new").await;
+    assert!(whose.starts_with("you: name a class"), "{whose} {says}");
+    world.make::<VolumeSnapshotClass>(class("ours", "d.test")).await;
+    let (whose, says) = answer("vs/new").await;
+    assert_eq!(whose, "the snapshot controller", "{says}");
+}
+
+/// A snapshot that is to go: its group and the claims that are restored from it are looked for, by identity and name.
+#[tokio::test]
+async fn a_snapshot_that_goes() {
+    let world = World::new().await;
+    let source = json!({"source": {"persistentVolumeClaimName": "data"}});
+    let claims = json!({"source": {"selector": {"matchLabels": {"app": "db"}}}});
+    let group = world
+        .make::<VolumeGroupSnapshot>(
+            json!({"metadata": {"name": "g", "namespace": "default"}, "spec": claims}),
+        )
+        .await;
+    for (name, owner, whose) in [
+        ("member", &group["metadata"]["uid"], "you: delete the group snapshot"),
+        ("orphan", &json!("earlier"), "the snapshot controller"),
+        ("wanted", &json!("earlier"), "whoever restores these claims, or you: delete them"),
+    ] {
+        let owners = json!([{"apiVersion": VolumeGroupSnapshot::API.api_version(), "name": "g",
+            "kind": VolumeGroupSnapshot::API.kind, "uid": owner}]);
+        let metadata = json!({"name": name, "namespace": "default", "ownerReferences": owners,
+            "finalizers": [names::BOUND_PROTECTION]});
+        let made = world.make::<VolumeSnapshot>(json!({"metadata": metadata, "spec": source})).await;
+        let uid = made["metadata"]["uid"].as_str().unwrap();
+        let spec = json!({"driver": "d.test", "deletionPolicy": "Delete", "source": {"volumeHandle": "h"},
+            "volumeSnapshotRef": {"namespace": "default", "name": name, "uid": uid}});
+        let metadata = json!({"name": names::content_name(uid)});
+        world.make::<VolumeSnapshotContent>(json!({"metadata": metadata, "spec": spec})).await;
+        let key = Key::namespaced("default", name);
+        world.cluster.delete(&VolumeSnapshot::API, &key, Preconditions::default()).await.unwrap();
+        let from = json!({"apiGroup": VolumeSnapshot::API.group, "kind": "VolumeSnapshot", "name": "wanted"});
+        if name == "wanted" {
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "dataSource": from,
+                "resources": {"requests": {"storage": "1Gi"}}});
+            let metadata = json!({"name": "restored", "namespace": "default"});
+            world.make::<PersistentVolumeClaim>(json!({"metadata": metadata, "spec": spec})).await;
+        }
+        let story = world.story(&world.cluster, &format!("vs/{name}"), None).await;
+        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
+    }
+    let story = world.story(&world.without("persistentvolumeclaims"), "vs/wanted", None).await;
+    assert_eq!(story.exit_status(), 5, "{story}");
+}
+
+/// A claim that wants an attributes class: whether that exists is looked up.
+#[tokio::test]
+async fn an_attributes_class() {
+    let world = World::new().await;
+    let key = Key::namespaced("default", "data");
+    let wants = Patch::Merge(json!({"spec": {"volumeAttributesClassName": "gold"}}));
+    world.cluster.patch(&PersistentVolumeClaim::API, &key, None, wants).await.unwrap();
+    let gold = json!({"metadata": {"name": "gold"}, "driverName": "d.test", "parameters": {"iops": "1"}});
+    for whose in ["you: make the class, or name another", "the resizer of d.test"] {
+        let story = world.story(&world.cluster, "pvc/data", None).await;
+        assert_eq!(story.waits_for().unwrap().whose, whose, "{story}");
+        if whose.starts_with("you") {
+            world.make::<VolumeAttributesClass>(gold.clone()).await;
+        }
+    }
+    let story = world.story(&world.without("volumeattributesclasses"), "pvc/data", None).await;
+    assert_eq!(story.exit_status(), 5, "{story}");
 }
 
 /// The sidecar's own words, where it can be asked; where not, that is told.

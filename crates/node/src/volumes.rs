@@ -27,6 +27,7 @@ use manager::Manager;
 pub use stats::Statistics;
 
 mod act;
+mod attempts;
 mod data;
 mod decide;
 mod disk;
@@ -205,6 +206,11 @@ impl Volumes {
     /// All that the node's half counts, in the format of OpenMetrics: how full volumes are, drivers, calls of the API.
     pub fn metrics(&self) -> String {
         self.manager.metrics()
+    }
+
+    /// What failed last and was not done since, as a list in the form of a sidecar's attempts: without secrets.
+    pub fn attempts(&self) -> serde_json::Value {
+        attempts::page(&self.manager.world())
     }
 
     /// `kubelet_volume_stats_*`, to be registered once.

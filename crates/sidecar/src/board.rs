@@ -38,14 +38,14 @@ impl Board {
         self.put(name.into(), Part { metrics: Arc::new(metrics), attempts: None });
     }
 
-    /// The same of a part that tells what it tried.
-    pub(crate) fn show_with_attempts(
+    /// The same of a part that tells what it tried, as a list in the form that a sidecar's page has.
+    pub fn show_with_attempts(
         &self,
-        name: String,
+        name: impl Into<String>,
         metrics: impl Fn() -> String + Send + Sync + 'static,
         attempts: impl Fn() -> Value + Send + Sync + 'static,
     ) {
-        self.put(name, Part { metrics: Arc::new(metrics), attempts: Some(Arc::new(attempts)) });
+        self.put(name.into(), Part { metrics: Arc::new(metrics), attempts: Some(Arc::new(attempts)) });
     }
 
     fn put(&self, name: String, part: Part) {

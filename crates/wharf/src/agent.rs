@@ -115,8 +115,8 @@ impl Node {
             node: name.clone(),
         };
         let volumes = Volumes::new(parts, of_volumes);
-        let counted = volumes.clone();
-        board.show("node", move || counted.metrics());
+        let (counted, tried) = (volumes.clone(), volumes.clone());
+        board.show_with_attempts("node", move || counted.metrics(), move || tried.attempts());
         part("the volume manager", Box::pin(volumes::run(volumes.clone(), gate.clone())));
         let agent = Agent {
             cluster,

@@ -1,5 +1,5 @@
 //! The binary: roles as subcommands, or the upstream sidecar by whose name it is called. Exit status 0 is
-//! done, 1 failed, 2 not understood.
+//! done, 1 failed, 2 not understood; `wharf explain` has more of its own.
 
 mod agent;
 mod apiserver;

@@ -18,6 +18,7 @@ mod volume;
 
 pub(super) use bind::{capacity, modes};
 pub(super) use volume::free;
+pub use volume::no_deleter;
 
 /// What an event is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

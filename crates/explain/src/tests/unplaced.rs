@@ -71,3 +71,42 @@ fn pods_without_a_node() {
         assert_eq!(story.steps.iter().filter(|step| has_no_node(step)).count(), 1, "{story}");
     }
 }
+
+/// Ours places neither a pod that has a gate nor one that is another's; a pod's own claims are made for it.
+#[test]
+fn pods_that_our_scheduler_leaves() {
+    let with = |spec: Value| {
+        let mut pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"}, "spec": spec});
+        pod["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]);
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    let gated = || with(json!({"schedulingGates": [{"name": "example.com/quota"}]}));
+    let delayed = || unbound("WaitForFirstConsumer", json!({}));
+    for (pod, whose) in [
+        (with(json!({})), "the scheduler"),
+        (with(json!({"schedulerName": "default-scheduler"})), "the scheduler"),
+        (with(json!({"schedulerName": "other"})), "the scheduler other"),
+        (gated(), "whoever is to take away its scheduling gates: example.com/quota"),
+    ] {
+        for claim in [bound(), delayed()] {
+            let facts = of_pod(pod.clone(), vec![claim]);
+            let story = walk(&"pod/p".parse().unwrap(), &facts, Time(0));
+            let step = story.waits_for().unwrap();
+            assert_eq!((step.whose.as_str(), step.says.as_str()), (whose, "it has no node yet"), "{story}");
+        }
+        let facts = of(ClaimFacts { pods: Some(vec![pod]), ..delayed() });
+        assert_eq!(answer("pvc/data", &facts).1, whose);
+    }
+
+    let template = json!({"metadata": {"name": "p", "namespace": "default", "uid": "p"},
+        "spec": {"volumes": [{"name": "v", "ephemeral": {}}]}});
+    let absent = |name: &str| ClaimFacts {
+        key: Some(wharf_model::Key::namespaced("default", name)),
+        claim: Known::Absent,
+        ..ClaimFacts::default()
+    };
+    let own = of_pod(serde_json::from_value(template).unwrap(), vec![absent("p-v")]);
+    expect("pod/p", &own, Some(State::Waits), "the ephemeral volume controller", "no such claim");
+    let named = of_pod(with(json!({})), vec![absent("data")]);
+    expect("pod/p", &named, Some(State::Waits), "whoever is to make it", "no such claim");
+}

@@ -94,7 +94,7 @@ fn released(view: &View, volume: &PersistentVolume, proven: bool) -> Step {
 
 fn reclaim(view: &View, volume: &PersistentVolume) -> Step {
     let name = &volume.metadata.name;
-    if volume.metadata.annotation(annotation::MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
+    if is_migrated(volume) {
         return Step::rest();
     }
     let failed = |reason, note: String| match volume.status.phase {
@@ -125,8 +125,16 @@ fn reclaim(view: &View, volume: &PersistentVolume) -> Step {
     }
 }
 
+/// Whether a driver sees to it in the place of an in-tree plugin.
+fn is_migrated(volume: &PersistentVolume) -> bool {
+    volume.metadata.annotation(annotation::MIGRATED_TO).is_some_and(|driver| !driver.is_empty())
+}
+
 /// Why nobody will delete the volume: it is an in-tree plugin's, and we have none. `None` if it is a driver's.
-fn no_deleter(volume: &PersistentVolume) -> Option<String> {
+pub fn no_deleter(volume: &PersistentVolume) -> Option<String> {
+    if is_migrated(volume) {
+        return None;
+    }
     match volume.metadata.annotation(annotation::PROVISIONED_BY).filter(|by| !by.is_empty()) {
         Some(by) if by.starts_with(IN_TREE) => Some(format!("no volume plugin matched name: {by}")),
         Some(_) => None,
