@@ -1,13 +1,18 @@
-//! The manifests in deploy/: they parse, their parts fit together, and they ask for no more than they need.
+//! The manifests in deploy/: they parse, their parts fit together, and they ask for no more than they need. And the unit for
+//! systemd, which has to fit the binary.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-fn objects(name: &str) -> Vec<Value> {
+fn text(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(name);
-    let text = std::fs::read_to_string(&path).expect(name);
+    std::fs::read_to_string(&path).expect(name)
+}
+
+fn objects(name: &str) -> Vec<Value> {
+    let text = text(name);
     serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
@@ -215,4 +220,32 @@ fn digitalocean_starts_with_the_flags_of_its_manifest() {
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(stumbles), "{said}");
     }
+}
+
+/// What the unit says of a key, which it has to say once.
+fn said(unit: &str, key: &str) -> String {
+    let of = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.trim().to_owned());
+    let all: Vec<String> = unit.lines().filter_map(of).collect();
+    assert_eq!(all.len(), 1, "{key}: {all:?}");
+    all[0].clone()
+}
+
+/// Pods outlive the unit's process, and what they and it keep is where systemd makes room for it.
+#[test]
+fn the_unit_starts_what_there_is_and_lets_pods_run_on() {
+    let unit = text("wharf.service");
+    assert_eq!(said(&unit, "KillMode"), "process");
+    let start = said(&unit, "ExecStart");
+    let mut words = start.split_whitespace();
+    assert_eq!(words.next(), Some("/usr/local/bin/wharf"));
+    // Help is given only if all before it was understood.
+    let output = Command::new(env!("CARGO_BIN_EXE_wharf")).args(words).arg("--help").output().expect("start");
+    let help = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{start}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(help.contains("Usage: wharf up"), "{help}");
+    assert!(!start.contains("--data-dir"), "another directory than that which is compared");
+    let directory = format!("[default: /var/lib/{}]", said(&unit, "StateDirectory"));
+    let option = help.split("--data-dir").nth(1).and_then(|rest| rest.split("\n      --").next());
+    assert!(option.is_some_and(|option| option.contains(&directory)), "{directory} in {help}");
+    assert_eq!(said(&unit, "StateDirectoryMode"), "0700", "it has keys and data");
 }

@@ -3,6 +3,7 @@
 
 use wharf_cluster::{Cluster, Notice, Store, WatchOptions};
 use wharf_csi::{Client, v1};
+use wharf_explain::{State, Step, Story};
 use wharf_model::PersistentVolume;
 use wharf_model::volume::VolumePhase;
 
@@ -19,16 +20,30 @@ pub(crate) enum Bug {
     ForgottenUnstage,
     /// CreateVolume is called with another name at each attempt.
     AnotherNameEachTime,
+    /// `wharf explain` says of every claim without a volume that it is the binder's turn.
+    BinderIsBlamed,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 6] = [
         Self::UncertainBlocksNobody,
         Self::DeleteAtOnce,
         Self::PublishWithoutStage,
         Self::ForgottenUnstage,
         Self::AnotherNameEachTime,
+        Self::BinderIsBlamed,
     ];
+
+    /// What is said when it is found. Anything else that fails is not this bug's doing.
+    pub(crate) fn shows(self) -> &'static str {
+        match self {
+            Self::UncertainBlocksNobody => "while it is attached to",
+            Self::DeleteAtOnce => "is deleted while it is in use",
+            Self::PublishWithoutStage => "where it is not staged",
+            Self::ForgottenUnstage | Self::AnotherNameEachTime => "left behind",
+            Self::BinderIsBlamed => "another reason is named for claim",
+        }
+    }
 }
 
 /// Deletes volumes as soon as their claims are gone.
@@ -42,5 +57,16 @@ pub(crate) async fn delete_at_once(cluster: Cluster, driver: Client) {
         let Some(csi) = &volume.spec.csi else { continue };
         let request = v1::DeleteVolumeRequest { volume_id: csi.volume_handle.clone(), ..Default::default() };
         let _ = driver.controller().delete_volume(request).await;
+    }
+}
+
+/// An explain that knows nobody else.
+pub(crate) fn blame_the_binder(story: &mut Story) {
+    let unbound = |step: &&mut Step| {
+        let told = step.says.contains("being deleted") || step.says.contains(" and wants ");
+        step.object.starts_with("claim ") && step.state != State::Done && !told
+    };
+    for step in story.steps.iter_mut().filter(unbound) {
+        step.whose = "the volume binder (persistentvolume-binder-controller)".to_owned();
     }
 }

@@ -8,30 +8,41 @@ use crate::scripted::{CLASS, Scripted};
 
 #[test]
 fn a_driver_is_away_for_a_while() {
-    is_away(Duration::from_secs(5));
+    is_away(with_sidecars(), Duration::from_secs(5));
+}
+
+/// `wharf up --csi` instead of sidecars: what has to wait for the driver there is in the same process.
+#[test]
+fn a_driver_that_is_served_is_away_for_a_while() {
+    is_away(Scripted::served(), Duration::from_secs(5));
 }
 
 /// Long enough for pauses to have grown, and for what is looked at once a minute to be looked at.
 #[test]
 #[ignore = "takes longer than a minute: make test-all"]
 fn a_driver_is_away_for_a_minute() {
-    is_away(Duration::from_secs(60));
+    is_away(with_sidecars(), Duration::from_secs(60));
+}
+
+fn with_sidecars() -> (Machine, Scripted) {
+    let mut machine = Machine::new();
+    let scripted = Scripted::start(&mut machine);
+    (machine, scripted)
 }
 
 /// While a driver is away its volumes stay as they are, and those of others come and go; then all goes on. Meanwhile
 /// `wharf up` is killed, too.
-fn is_away(time: Duration) {
-    let mut machine = Machine::new();
-    let mut scripted = Scripted::start(&mut machine);
-    machine.create(&claim_of("first", "1Gi", CLASS));
-    machine.create(&claim_of("second", "1Gi", CLASS));
+fn is_away((mut machine, mut scripted): (Machine, Scripted), time: Duration) {
+    let class = scripted.class;
+    machine.create(&claim_of("first", "1Gi", class));
+    machine.create(&claim_of("second", "1Gi", class));
     machine.create(&pod("first", "first", KEEPER));
     machine.create(&pod("stays", "second", KEEPER));
     machine.running("first");
     machine.running("stays");
     scripted.driver.kill();
     machine.delete("pod/first");
-    machine.create(&claim_of("third", "1Gi", CLASS));
+    machine.create(&claim_of("third", "1Gi", class));
     machine.create(&pod("third", "third", KEEPER));
     machine.create(&claim("other", "32Mi"));
     machine.create(&pod("other", "other", KEEPER));

@@ -10,6 +10,9 @@ use crate::inside::Alone;
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, pod};
 
+/// What the kernel says then.
+const FULL: &str = "No space left on device";
+
 /// Takes all room of a disk, to the last block.
 fn fill(file: &Path) {
     let mut balloon = fs::File::create(file).unwrap();
@@ -51,6 +54,9 @@ fn the_disk_of_wharf_up_is_full() {
     }
     let pod_told = machine.try_create(&pod("wanted", "wanted", KEEPER)).is_ok();
     std::thread::sleep(std::time::Duration::from_secs(2));
+    println!("on a full disk {} of 20 claims were made, and the pod: {pod_told}", told.len());
+    assert!(machine.log().contains(FULL), "the full disk is not felt:\n{}", machine.log());
+    assert_ne!(machine.field("pod/wanted", "/status/phase"), "Running", "it cannot have been written down");
     assert!(machine.get("pod/keeper").is_some(), "what is there can be read");
     if !machine.runs() {
         println!("wharf up has ended on a full disk");

@@ -11,27 +11,50 @@ use crate::objects::{
     pod_with_device, restored, sized, snapshot,
 };
 
-/// A moment in a flow: what it is called, and whether it has come.
+/// A moment in a flow: what it is called, and whether it has come. While nobody answers, nothing has.
 type Boundary = (&'static str, fn(&Machine) -> bool);
 
 /// How long it may take to come to the next boundary.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-impl Machine {
+/// Kills that were followed by another boundary, and how many of them are known to have come before it.
+#[derive(Default)]
+struct Kills {
+    followed: usize,
+    in_time: usize,
+}
+
+impl Kills {
     /// Kills at each of these moments, as soon as it has come, and starts again.
-    fn killed_at(&mut self, boundaries: &[Boundary]) {
-        for (boundary, has_come) in boundaries {
+    fn at(&mut self, machine: &mut Machine, boundaries: &[Boundary]) {
+        for (index, (boundary, has_come)) in boundaries.iter().enumerate() {
             let until = Instant::now() + PATIENCE;
-            while !has_come(self) {
-                assert!(self.runs(), "{boundary}: wharf up has ended");
+            while !has_come(machine) {
+                assert!(machine.runs(), "{boundary}: wharf up has ended");
                 assert!(Instant::now() < until, "{boundary}: it does not come to that");
                 std::thread::sleep(Duration::from_micros(200));
             }
-            println!("killed when {boundary}");
-            self.restart();
+            machine.restart();
+            let Some((_, next_has_come)) = boundaries.get(index + 1) else { break };
+            // What has not come by the first answer of the next life had not come before the kill. The kill itself is not
+            // kept waiting for an answer.
+            machine.list("node");
+            let in_time = !next_has_come(machine);
+            println!("killed when {boundary}{}", if in_time { "" } else { ", or later" });
+            self.followed += 1;
+            self.in_time += usize::from(in_time);
         }
     }
 
+    /// Kills that come late all meet the same state, and prove little.
+    fn were_in_time(&self) {
+        let Self { followed, in_time } = self;
+        println!("{in_time} of {followed} kills came before the next boundary");
+        assert!(in_time * 2 >= *followed, "only {in_time} of {followed} kills came before the next boundary");
+    }
+}
+
+impl Machine {
     fn is_mounted(&self, end: &str) -> bool {
         self.mounts().iter().any(|path| path.ends_with(end))
     }
@@ -52,6 +75,36 @@ impl Machine {
     fn none(&self, kind: &str) -> bool {
         self.try_list(kind).is_ok_and(|all| all.is_empty())
     }
+
+    /// Somebody says that an object is gone, or is to go.
+    fn goes(&self, object: &str) -> bool {
+        self.try_get(object)
+            .is_ok_and(|found| found.is_none_or(|found| !found["metadata"]["deletionTimestamp"].is_null()))
+    }
+
+    /// Whether the node's status has a volume in a list.
+    fn node_says(&self, list: &str) -> bool {
+        self.volumes_of_node(list).is_some_and(|volumes| volumes > 0)
+    }
+
+    fn node_is_without(&self, list: &str) -> bool {
+        self.volumes_of_node(list) == Some(0)
+    }
+
+    /// None if nobody answers.
+    fn volumes_of_node(&self, list: &str) -> Option<usize> {
+        let node = self.try_get("node/node-1").ok()??;
+        Some(node["status"][list].as_array().map_or(0, Vec::len))
+    }
+
+    /// How many volumes of pods have a record of what is to be undone.
+    fn records(&self) -> usize {
+        let volumes = self.names("kubelet/pods").into_iter().flat_map(|pod| {
+            let volumes = format!("kubelet/pods/{pod}/volumes/kubernetes.io~csi");
+            self.names(&volumes).into_iter().map(move |volume| format!("{volumes}/{volume}"))
+        });
+        volumes.filter(|volume| self.names(volume).iter().any(|name| name == "vol_data.json")).count()
+    }
 }
 
 const PROVISION: [Boundary; 5] = [
@@ -64,19 +117,22 @@ const PROVISION: [Boundary; 5] = [
     ("the claim is bound", |m| m.says_now("pvc/data", "/status/phase", "Bound")),
 ];
 
-const TO_ATTACHED: [Boundary; 5] = [
+const TO_ATTACHED: [Boundary; 7] = [
     ("the pod is there", |m| m.some("pod")),
     ("the pod has a node", |m| m.says_now("pod/keeper", "/spec/nodeName", "node-1")),
+    ("the node says that it uses the volume", |m| m.node_says("volumesInUse")),
     ("the attachment is there", |m| m.some("va")),
     ("the volume is attached", |m| {
         m.try_list("va")
             .is_ok_and(|all| all.iter().any(|attachment| attachment["status"]["attached"] == true))
     }),
+    ("the node was told", |m| m.node_says("volumesAttached")),
     ("the volume has its device", |m| !m.devices().is_empty()),
 ];
 
-const TO_MOUNTED: [Boundary; 2] = [
+const TO_MOUNTED: [Boundary; 3] = [
     ("the volume is staged", |m| m.is_mounted("globalmount")),
+    ("the volume is to be published", |m| m.records() > 0),
     ("the volume is published", |m| m.is_mounted("mount")),
 ];
 
@@ -106,12 +162,11 @@ const EXPANSION: [Boundary; 3] = [
     ("the claim has grown", |m| m.says_now("pvc/data", "/status/capacity/storage", "400Mi")),
 ];
 
-const FROM_RUNNING: [Boundary; 1] = [("the pod is to go", |m| {
-    m.get("pod/keeper").is_none_or(|pod| !pod["metadata"]["deletionTimestamp"].is_null())
-})];
+const FROM_RUNNING: [Boundary; 1] = [("the pod is to go", |m| m.goes("pod/keeper"))];
 
-const FROM_MOUNTED: [Boundary; 2] = [
+const FROM_MOUNTED: [Boundary; 3] = [
     ("the volume is unpublished", |m| !m.is_mounted("mount")),
+    ("the record of it is gone", |m| m.records() == 0),
     ("the volume is unstaged", |m| !m.is_mounted("globalmount")),
 ];
 
@@ -120,14 +175,21 @@ const FROM_MAPPED: [Boundary; 2] = [
     ("the device is unstaged", |m| m.names(STAGED_DEVICES).is_empty()),
 ];
 
-const FROM_ATTACHED: [Boundary; 3] = [
+const FROM_ATTACHED: [Boundary; 5] = [
     ("the device is let go of", |m| m.devices().is_empty()),
     ("the pod is gone", |m| m.none("pod")),
+    ("the node uses the volume no more", |m| m.node_is_without("volumesInUse")),
+    ("the volume is to be detached", |m| {
+        m.try_list("va").is_ok_and(|all| all.iter().all(|va| !va["metadata"]["deletionTimestamp"].is_null()))
+    }),
     ("the volume is detached", |m| m.none("va")),
 ];
 
-const DELETION: [Boundary; 4] = [
+const DELETION: [Boundary; 5] = [
     ("the claim is gone", |m| m.none("pvc")),
+    ("the volume is released", |m| {
+        m.try_list("pv").is_ok_and(|all| all.iter().all(|pv| pv["status"]["phase"] == "Released"))
+    }),
     ("the volume is being deleted", |m| m.names("pool/volumes").is_empty()),
     ("the trash is empty", |m| m.names("pool/trash").is_empty()),
     ("the PersistentVolume is gone", |m| m.none("pv")),
@@ -147,26 +209,22 @@ fn killed_at_every_boundary_of_a_device() {
 
 /// One life of a volume, with a kill at each step.
 fn live(claim: fn(&str, &str) -> Value, keeper: &Value, stage: &[Boundary], unstage: &[Boundary]) {
-    let mut machine = Machine::new();
+    let (mut machine, mut kills) = (Machine::new(), Kills::default());
     machine.create(&claim("data", "300Mi"));
-    machine.killed_at(&PROVISION);
+    kills.at(&mut machine, &PROVISION);
     machine.create(keeper);
-    machine.killed_at(&TO_ATTACHED);
-    machine.killed_at(stage);
-    machine.killed_at(&TO_RUNNING);
+    kills.at(&mut machine, &[&TO_ATTACHED, stage, &TO_RUNNING].concat());
     machine.running("keeper");
     machine.nothing_else_is_mounted(&["keeper"]);
     machine.written("keeper");
     machine.create(&snapshot("cut", "data"));
-    machine.killed_at(&SNAPSHOT);
+    kills.at(&mut machine, &SNAPSHOT);
     machine.patch("pvc/data", &sized("400Mi"));
-    machine.killed_at(&EXPANSION);
+    kills.at(&mut machine, &EXPANSION);
     machine.check_data("data");
     machine.running("keeper");
     machine.delete("pod/keeper");
-    machine.killed_at(&FROM_RUNNING);
-    machine.killed_at(unstage);
-    machine.killed_at(&FROM_ATTACHED);
+    kills.at(&mut machine, &[&FROM_RUNNING, unstage, &FROM_ATTACHED].concat());
     machine.check_data("data");
     machine.create(&restored(claim("again", "400Mi"), "cut"));
     machine.check_data("again");
@@ -176,15 +234,19 @@ fn live(claim: fn(&str, &str) -> Value, keeper: &Value, stage: &[Boundary], unst
         if machine.try_list("pv")?.len() == 1 { Ok(()) } else { Err("not yet".to_owned()) }
     });
     machine.delete("pvc/data");
-    machine.killed_at(&DELETION);
+    kills.at(&mut machine, &DELETION);
     machine.delete("vs/cut");
-    machine.killed_at(&[
-        ("the snapshot is gone", |m| m.none("vs")),
-        ("the content is gone", |m| m.none("vsc")),
-        ("the pool is empty", |m| m.names("pool/snapshots").is_empty()),
-    ]);
+    kills.at(
+        &mut machine,
+        &[
+            ("the snapshot is gone", |m| m.none("vs")),
+            ("the content is gone", |m| m.none("vsc")),
+            ("the pool is empty", |m| m.names("pool/snapshots").is_empty()),
+        ],
+    );
     machine.ready();
     machine.nothing_is_left();
+    kills.were_in_time();
 }
 
 /// So many kills at random moments.

@@ -18,7 +18,7 @@ use crate::inside::{Inside, Namespaces};
 pub(crate) const NODE: &str = "node-1";
 pub(crate) const NAMESPACE: &str = "default";
 /// Not in `/tmp`, which is a container's own: what is there would be hidden from pods by that alone.
-const PLACE: &str = "/var/tmp";
+pub(crate) const PLACE: &str = "/var/tmp";
 /// How long anything may take, on a machine that has other things to do.
 const PATIENCE: Duration = Duration::from_secs(90);
 const LOOK: Duration = Duration::from_millis(5);
@@ -150,6 +150,11 @@ impl Machine {
     /// An object, if it is there and somebody answers.
     pub(crate) fn get(&self, object: &str) -> Option<Value> {
         self.server.get(NAMESPACE, object).ok().flatten()
+    }
+
+    /// An object, or that there is none; or why nobody answers.
+    pub(crate) fn try_get(&self, object: &str) -> Result<Option<Value>, String> {
+        self.server.get(NAMESPACE, object)
     }
 
     /// All objects of a kind. Somebody has to answer.

@@ -1,6 +1,6 @@
 //! A driver's registration goes and comes, and the Node with it.
 
-use std::time::Duration;
+use std::os::unix::fs::MetadataExt as _;
 
 use serde_json::json;
 
@@ -17,7 +17,7 @@ fn no_pod_lands_where_its_driver_is_gone() {
     machine.create(&claim_of("first", "1Gi", CLASS));
     machine.create(&pod("first", "first", KEEPER));
     machine.running("first");
-    scripted.registrar.stop();
+    scripted.registrar().stop();
     machine.until("the node has it no more", |machine| {
         let node = machine.get("csinode/node-1").ok_or("there is no CSINode")?;
         let (drivers, ids) = (node["spec"]["drivers"].to_string(), machine.node_ids());
@@ -49,7 +49,7 @@ fn no_pod_lands_where_its_driver_is_gone() {
     machine.running("other");
     machine.running("first");
     assert_eq!(machine.field("pod/second", "/spec/nodeName"), "");
-    scripted.registrar.restart();
+    scripted.registrar().restart();
     machine.has_driver(DRIVER);
     machine.running("second");
     for claim in ["first", "second", "other"] {
@@ -125,8 +125,18 @@ fn a_registry_socket_is_replaced() {
     let mut args =
         vec!["sidecar", "--node", "--csi-address", &driver, "--kubelet-registration-path", &driver];
     args.extend(["--plugin-registration-path", &place, "--http-endpoint", "127.0.0.1:0"]);
+    // With the time, since the number of one that is gone may be given again.
+    let which = || -> Vec<_> {
+        let seen = sockets().into_iter().filter_map(|socket| std::fs::symlink_metadata(socket).ok());
+        seen.map(|socket| (socket.ino(), socket.ctime(), socket.ctime_nsec())).collect()
+    };
+    let ours = which();
+    assert_eq!(ours.len(), 1);
     let mut other = machine.start("wharf", &args, "other.log");
-    std::thread::sleep(Duration::from_millis(500));
+    machine.until("the socket is the other's", |_| {
+        let now = which();
+        if now.len() == 1 && now != ours { Ok(()) } else { Err(format!("{ours:?} {now:?} {}", other.log())) }
+    });
     assert!(other.runs(), "{}", other.log());
     machine.has_driver(LOCAL);
     other.kill();

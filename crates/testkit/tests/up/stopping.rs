@@ -26,9 +26,14 @@ impl Machine {
 
     /// `wharf down`: whether it went well, and what it said.
     fn down(&self) -> (bool, String) {
+        self.down_with("")
+    }
+
+    fn down_with(&self, words: &str) -> (bool, String) {
         let data = self.data().display().to_string();
         let wharf = built("wharf").display().to_string();
-        let said = self.run(&["sh", "-c", &format!("{wharf} down --data-dir {data} 2>&1; echo status $?")]);
+        let command = format!("{wharf} down --data-dir {data} {words} 2>&1; echo status $?");
+        let said = self.run(&["sh", "-c", &command]);
         (said.trim_end().ends_with("status 0"), said)
     }
 }
@@ -66,6 +71,34 @@ fn a_pod_outlives_a_clean_stop() {
     machine.restart();
     machine.ready();
     machine.gone("pod/keeper");
+    machine.check_data("data");
+    machine.delete_everything();
+}
+
+/// `wharf down --keep-pods` ends `wharf up` alone: the same container goes on, on the same mounts, and the next start has it.
+#[test]
+fn pods_are_kept() {
+    let mut machine = Machine::new();
+    machine.create(&claim("data", "32Mi"));
+    machine.create(&pod("keeper", "data", KEEPER));
+    machine.written("keeper");
+    let container = |machine: &Machine| {
+        let status = "/status/containerStatuses/0";
+        ["containerID", "restartCount", "state"]
+            .map(|of| machine.field("pod/keeper", &format!("{status}/{of}")))
+    };
+    let (before, process, mounts) = (container(&machine), machine.process_of("keeper"), machine.mounts());
+    assert!(!mounts.is_empty() && !before[0].is_empty() && before[1] == "0", "{before:?} {mounts:?}");
+    let (well, said) = machine.down_with("--keep-pods");
+    assert!(well, "{said}");
+    assert!(!machine.runs());
+    assert_eq!(machine.mounts(), mounts, "nothing is unmounted");
+    machine.run(&["kill", "-0", &process]);
+    machine.restart();
+    machine.ready();
+    machine.running("keeper");
+    machine.nothing_else_is_mounted(&["keeper"]);
+    assert_eq!((container(&machine), machine.mounts()), (before, mounts), "it is the same one");
     machine.check_data("data");
     machine.delete_everything();
 }
