@@ -123,7 +123,7 @@ impl Record {
     }
 
     /// Whether anything was asked for.
-    fn is_ordered(&self) -> io::Result<bool> {
+    pub(super) fn is_ordered(&self) -> io::Result<bool> {
         self.0.join("order.json").try_exists()
     }
 
