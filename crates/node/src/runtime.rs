@@ -343,8 +343,16 @@ impl Runtime {
                 }
             };
             let state = self.state(&id);
+            let this_boot = match &state {
+                State::Running { .. } => true,
+                // Half a record was written before the power failed.
+                State::Exited(_) | State::Unknown => {
+                    let running = self.record(&id).running().ok().flatten();
+                    running.is_some_and(|running| running.is_of_this_boot())
+                }
+            };
             let ContainerSpec { namespace, pod, pod_uid, container, attempt, labels, .. } = order.spec;
-            found.push(Found { id, namespace, pod, pod_uid, container, attempt, labels, state });
+            found.push(Found { id, namespace, pod, pod_uid, container, attempt, labels, this_boot, state });
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)

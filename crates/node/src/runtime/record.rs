@@ -79,6 +79,11 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Whether the machine was not started anew since. If nobody can tell, it was not.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        boot_id().map_or(true, |boot| boot == self.boot)
+    }
+
     /// The program's process, if it is there.
     pub(super) fn program(&self) -> io::Result<Option<Process>> {
         if boot_id()? == self.boot { self.program.find() } else { Ok(None) }
