@@ -335,8 +335,13 @@ impl Runtime {
             let Some(id) = name.to_str().and_then(ContainerId::parse) else { continue };
             let order = match self.record(&id).order() {
                 Ok(Some(order)) => order,
-                // Being made, or given up before anything was started.
-                Ok(None) => continue,
+                // Given up before anything was started, or half removed.
+                Ok(None) => {
+                    if let Err(error) = self.record(&id).abandon() {
+                        tracing::warn!(container = %id, %error, "what is left of a container stays");
+                    }
+                    continue;
+                }
                 Err(error) => {
                     self.sweep(&id, error)?;
                     continue;

@@ -218,6 +218,15 @@ impl Record {
         self.order().is_err_and(|error| is_torn(&error))
     }
 
+    /// Removes what has no order: nothing was started for it, or it had ended and its removal was broken off. One that is
+    /// just being made stays, and so does one whose shim lives.
+    pub(super) fn abandon(&self) -> io::Result<()> {
+        match self.lock()? {
+            Some(_lock) if !self.is_ordered()? => self.remove(),
+            _ => Ok(()),
+        }
+    }
+
     /// Removes it all; nothing happens if it is gone.
     pub(super) fn remove(&self) -> io::Result<()> {
         match fs::remove_dir_all(&self.0) {

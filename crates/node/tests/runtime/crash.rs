@@ -312,3 +312,14 @@ async fn a_container_that_cannot_be_told_is_not_passed_over() {
     fs::rename(&aside, &order).unwrap();
     assert_eq!(home.runtime.list().unwrap().len(), 1);
 }
+
+/// The agent dies while it takes a container's files away: nobody could ask for the rest.
+#[tokio::test]
+async fn a_removal_that_was_broken_off_is_finished() {
+    let home = Home::new();
+    let id = home.runtime.start(sh("a", "true")).await.unwrap();
+    within(home.runtime.exited(&id)).await.unwrap();
+    fs::remove_file(home.record(&id).join("order.json")).unwrap();
+    assert_eq!(home.runtime.list().unwrap(), []);
+    assert!(!home.record(&id).exists());
+}
