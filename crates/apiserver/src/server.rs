@@ -126,6 +126,11 @@ impl Server {
 
     /// Where clients on this machine find it.
     pub fn url(&self) -> String {
+        format!("https://{}", self.reached_at())
+    }
+
+    /// Where programs of this machine reach it: one that listens on all addresses is at none of that name.
+    pub fn reached_at(&self) -> SocketAddr {
         let mut address = self.address;
         if address.ip().is_unspecified() {
             let local: std::net::IpAddr = match address {
@@ -134,7 +139,7 @@ impl Server {
             };
             address.set_ip(local);
         }
-        format!("https://{address}")
+        address
     }
 
     /// Serves until `stop`. `names` are those under which clients know this server, besides the ones of this machine.

@@ -14,8 +14,8 @@ mod tree;
 pub use identity::Identity;
 pub use namespaces::{Namespaces, change_root, join, set_host_name, unshare};
 pub use process::{
-    Process, after_fork, boot_id, default_signals, die_with_parent, forget_inherited, hide_from_debuggers,
-    inherited, new_session, to_inherit,
+    Process, after_fork, boot_id, default_signals, die_with_parent, forget_inherited,
+    go_first_without_memory, hide_from_debuggers, ignore_requests_to_end, inherited, new_session, to_inherit,
 };
 pub use terminal::{Terminal, make_controlling};
 pub use tree::{MountFlags, Tree};

@@ -27,6 +27,7 @@ use wharf_model::{Key, Kind as _};
 
 use decide::{Report, Rules, Step, View, decide};
 use facts::Facts;
+pub use facts::own_address;
 
 /// What keeps this machine from being ready; clones are the same. Without any trouble it is ready.
 #[derive(Debug, Clone, Default)]

@@ -196,9 +196,7 @@ impl Pods {
                 self.discard(&one.id).await;
                 continue;
             }
-            let known = self.memories.container(&one.pod_uid, &one.container, |known| {
-                known.lives.insert(one.attempt, one.id.clone());
-            });
+            let known = self.memories.with(&one.pod_uid, |memory| memory.take_over(&one));
             if known.is_some() && !orphans.contains(&one.pod_uid) {
                 continue;
             }
@@ -210,9 +208,9 @@ impl Pods {
                 pod.spec.containers.push(Container { name: one.container.clone(), ..Container::default() });
             }
             self.memories.see(Arc::new(pod), now());
-            self.memories.with(&one.pod_uid, |memory| memory.there = There::Perhaps);
-            self.memories.container(&one.pod_uid, &one.container, |known| {
-                known.lives.insert(one.attempt, one.id);
+            self.memories.with(&one.pod_uid, |memory| {
+                memory.there = There::Perhaps;
+                memory.take_over(&one);
             });
         }
         // All who may still use their volumes are told of before anything on disk is taken for nobody's.

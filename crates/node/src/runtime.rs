@@ -62,6 +62,8 @@ const KILL: Duration = Duration::from_secs(1);
 const UNDONE: Duration = Duration::from_secs(5);
 /// How often we look after a container that an agent before us was just starting.
 const STARTING: Duration = Duration::from_millis(20);
+/// How often we look after a container of which nothing can be told: a full disk is not full for long, or for very long.
+const PUZZLED: Duration = Duration::from_secs(1);
 
 /// How the runtime is set up.
 #[derive(Debug, Clone)]
@@ -240,19 +242,28 @@ impl Runtime {
     /// How a container is, now. If that cannot be found out it counts as running: who believes that it has ended would
     /// take its volumes away.
     pub fn state(&self, id: &ContainerId) -> State {
-        self.record(id).settle().unwrap_or_else(|error| {
+        self.tell(id).unwrap_or_else(|| State::Running { pid: 0, started: wharf_cluster::now() })
+    }
+
+    /// How a container is; `None` if that cannot be found out.
+    fn tell(&self, id: &ContainerId) -> Option<State> {
+        let told = self.record(id).settle().inspect_err(|error| {
             tracing::warn!(container = %id, %error, "cannot tell how a container is; it counts as running");
-            State::Running { pid: 0, started: wharf_cluster::now() }
-        })
+        });
+        told.ok()
     }
 
     /// Waits for a container's end; `None` if there is no such container.
     pub async fn exited(&self, id: &ContainerId) -> Option<Exit> {
         loop {
-            match self.state(id) {
-                State::Unknown => return None,
-                State::Exited(exit) => return Some(exit),
-                State::Running { .. } => {}
+            match self.tell(id) {
+                Some(State::Unknown) => return None,
+                Some(State::Exited(exit)) => return Some(exit),
+                Some(State::Running { .. }) => {}
+                None => {
+                    tokio::time::sleep(PUZZLED).await;
+                    continue;
+                }
             }
             let running = self.record(id).running().ok().flatten();
             let (shim, program) =
@@ -314,7 +325,8 @@ impl Runtime {
         record.remove().map_err(|error| failed(record.path(), error))
     }
 
-    /// All containers, also those that an agent before us started.
+    /// All containers, also those that an agent before us started. An error if there is one that cannot be told: who does
+    /// not know of it would start a second one beside it, on the same volumes.
     pub fn list(&self) -> Result<Vec<Found>, ListError> {
         let failed = |source| ListError { path: self.settings.directory.clone(), source };
         let mut found = Vec::new();
@@ -323,31 +335,46 @@ impl Runtime {
             let Some(id) = name.to_str().and_then(ContainerId::parse) else { continue };
             let order = match self.record(&id).order() {
                 Ok(Some(order)) => order,
-                // Being made, or given up before anything was started.
-                Ok(None) => continue,
+                // Given up before anything was started, or half removed.
+                Ok(None) => {
+                    if let Err(error) = self.record(&id).abandon() {
+                        tracing::warn!(container = %id, %error, "what is left of a container stays");
+                    }
+                    continue;
+                }
                 Err(error) => {
-                    tracing::warn!(container = %id, %error, "a container's record cannot be read");
-                    self.sweep(&id);
+                    self.sweep(&id, error)?;
                     continue;
                 }
             };
             let state = self.state(&id);
+            let this_boot = match &state {
+                State::Running { .. } => true,
+                // Half a record was written before the power failed.
+                State::Exited(_) | State::Unknown => {
+                    let running = self.record(&id).running().ok().flatten();
+                    running.is_some_and(|running| running.is_of_this_boot())
+                }
+            };
             let ContainerSpec { namespace, pod, pod_uid, container, attempt, labels, .. } = order.spec;
-            found.push(Found { id, namespace, pod, pod_uid, container, attempt, labels, state });
+            found.push(Found { id, namespace, pod, pod_uid, container, attempt, labels, this_boot, state });
         }
         found.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(found)
     }
 
-    /// Takes away a record of which nobody can tell whose it was, once it is proven that nothing of it runs.
-    fn sweep(&self, id: &ContainerId) {
+    /// Takes away a record of which nobody can tell whose it was, once it is proven that nothing of it runs. One that
+    /// cannot be read for another reason may be read later.
+    fn sweep(&self, id: &ContainerId, error: io::Error) -> Result<(), ListError> {
         let record = self.record(id);
-        if record.is_torn()
-            && matches!(self.state(id), State::Exited(_))
-            && let Err(error) = record.remove()
-        {
+        if !record.is_torn() || !matches!(self.state(id), State::Exited(_)) {
+            return Err(ListError { path: record.path().to_owned(), source: error });
+        }
+        tracing::warn!(container = %id, %error, "a container's record is torn, and goes");
+        if let Err(error) = record.remove() {
             tracing::warn!(container = %id, %error, "what is left of a container stays");
         }
+        Ok(())
     }
 
     /// Runs a program in a container: same identity, rights and environment.

@@ -90,12 +90,14 @@ impl Node {
         let Self { cluster, wide, name, root, runtime, server, alone, as_upstream } = self;
         let (root, plugins, health) = (Root::new(root), Plugins::new(), Health::new());
         let events = Events::start(&cluster, pods::COMPONENT, name.as_str());
+        // Pods share the machine's network, and so its address.
+        let address = machine::own_address();
         let settings = machine::Settings {
+            address: Some(address),
             register_again: alone,
             taints: alone,
             ..machine::Settings::new(name.as_str(), root.path())
         };
-        let address = settings.address.map(|address| address.to_string()).unwrap_or_default();
         let node = machine::run(cluster.clone(), wide.clone(), gate.clone(), health.clone(), settings);
         let mut of_plugins = plugins::Settings::new(name.as_str(), root.registry());
         let mut of_volumes = volumes::Settings { hidden: runtime.hidden(), ..volumes::Settings::default() };
@@ -122,7 +124,7 @@ impl Node {
             cluster,
             wide,
             node: name,
-            address,
+            address: address.to_string(),
             server,
             events,
             volumes,

@@ -8,9 +8,9 @@ use anyhow::Context as _;
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use wharf_cluster::{Cluster, ConnectOptions, Preconditions, Store, WatchOptions};
-use wharf_linux::{Beneath, Files as _, Linux};
+use wharf_linux::{Beneath, Files as _, Linux, Mounts as _};
 use wharf_model::whole::Pod;
 use wharf_model::{Kind as _, VolumeAttachment};
 
@@ -19,6 +19,9 @@ use crate::up::{DATA_DIR, Place};
 
 /// For the process to end, once it was told to.
 const ENDING: Duration = Duration::from_secs(30);
+
+/// Between looks at what is still mounted.
+const LOOK: Duration = Duration::from_millis(100);
 
 const EXPLANATION: &str = "\
 Pods are deleted, as by `kubectl drain`: they are asked to stop and get their time, and when they are gone nothing is
@@ -56,7 +59,7 @@ pub(crate) async fn run(args: DownArgs) -> anyhow::Result<()> {
     if !keep_pods {
         let connect = ConnectOptions { kubeconfig: Some(place.kubeconfig()), ..ConnectOptions::default() };
         let cluster = Cluster::connect(&connect).await?;
-        drain(&cluster, patience).await?;
+        drain(&cluster, &place, patience).await?;
     }
     let pidfd = pidfd_open(process, PidfdFlags::empty()).context("find the process of `wharf up`")?;
     pidfd_send_signal(&pidfd, Signal::TERM).context("tell `wharf up` to stop")?;
@@ -84,8 +87,8 @@ fn running(place: &Place) -> anyhow::Result<Option<Pid>> {
     Ok(Some(pid.with_context(|| format!("{} does not name a process", file.display()))?))
 }
 
-/// Deletes all pods, and waits until they are gone and nothing is attached any more.
-async fn drain(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
+/// Deletes all pods, and waits until they are gone and nothing is attached or mounted any more: not all drivers attach.
+async fn drain(cluster: &Cluster, place: &Place, patience: Duration) -> anyhow::Result<()> {
     let pods = cluster.store::<Pod>(WatchOptions::default());
     let attachments = cluster.store::<VolumeAttachment>(WatchOptions::default());
     let gone = async {
@@ -102,6 +105,9 @@ async fn drain(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
         }
         empty(&pods).await;
         empty(&attachments).await;
+        while !mounted(place).is_empty() {
+            sleep(LOOK).await;
+        }
         Ok(())
     };
     match timeout(patience, gone).await {
@@ -113,7 +119,9 @@ async fn drain(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or("?");
                 format!("volume {volume} on {}", attachment.spec.node_name)
             });
-            let left: Vec<_> = pods.into_iter().chain(attached).collect();
+            let mounts = mounted(place);
+            let mounts = mounts.iter().map(|path| format!("mount {}", path.display()));
+            let left: Vec<_> = pods.into_iter().chain(attached).chain(mounts).collect();
             anyhow::bail!(
                 "still there after {patience:?}: {}; nothing was stopped. `wharf explain pod/NAME` says why, a longer \
                  --timeout waits on",
@@ -121,6 +129,16 @@ async fn drain(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
             )
         }
     }
+}
+
+/// Where volumes are mounted. Nobody is kept waiting by what a driver has mounted for itself, nor if nobody can tell.
+fn mounted(place: &Place) -> Vec<PathBuf> {
+    let ours = ["pods", "plugins/kubernetes.io"].map(|name| place.kubelet().join(name));
+    let table = Linux::new().mount_table().inspect_err(|error| {
+        tracing::warn!(%error, "nobody can tell what is still mounted");
+    });
+    let mounts = table.iter().flat_map(|table| table.mounts()).map(|mount| mount.mount_point.clone());
+    mounts.filter(|path| ours.iter().any(|place| path.starts_with(place))).collect()
 }
 
 async fn empty<K: wharf_model::Kind>(store: &Store<K>) {

@@ -142,6 +142,19 @@ pub fn default_signals() {
     }
 }
 
+/// What asks a process to end does nothing to the caller, and to what it starts until [`default_signals`].
+pub fn ignore_requests_to_end() {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+        // SAFETY: as above, no handler is installed.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// When memory is short, the caller and what it starts are killed before all others. Saying so takes no rights.
+pub fn go_first_without_memory() -> io::Result<()> {
+    fs::write("/proc/self/oom_score_adj", "1000")
+}
+
 /// The caller begins a session of its own, without a terminal.
 pub fn new_session() -> io::Result<()> {
     Ok(rustix::process::setsid().map(drop)?)

@@ -310,6 +310,8 @@ pub struct Lifecycle {
 pub struct Handler {
     /// A program in the container.
     pub exec: Option<Exec>,
+    /// A page that is asked for.
+    pub http_get: Option<HttpGet>,
     /// A pause.
     pub sleep: Option<Sleep>,
 }
@@ -331,6 +333,9 @@ pub struct ContainerStatus {
     /// Whether it can be used.
     #[serde(deserialize_with = "nullable")]
     pub ready: bool,
+    /// Whether its start is over.
+    #[serde(deserialize_with = "nullable")]
+    pub started: bool,
     /// How often it was started again.
     #[serde(deserialize_with = "nullable")]
     pub restart_count: i32,

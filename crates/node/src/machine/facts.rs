@@ -59,7 +59,7 @@ fn first_line(path: &str) -> String {
 }
 
 /// The address that packets to others would come from. None is sent.
-fn own_address() -> IpAddr {
+pub fn own_address() -> IpAddr {
     let local = Ipv4Addr::LOCALHOST;
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         // An address for documentation: of no network, so by the default route.

@@ -139,6 +139,7 @@ impl Pods {
                         message: message.clone(),
                         started: None,
                         finished: Some(at),
+                        earlier: false,
                     };
                     known.ends.insert(attempt, ended);
                     known.trouble = None;
@@ -244,13 +245,15 @@ impl Pods {
         // A stop that is made shorter has begun with the hook already.
         let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.clone());
         let hook = hook.filter(|_| !again);
-        let (this, pod) = (Arc::clone(self), Arc::clone(&view.pod));
+        let (this, pod, container) = (Arc::clone(self), Arc::clone(&view.pod), container.clone());
         let stopping = AbortOnDropHandle::new(tokio::spawn(async move {
             if let Some(hook) = hook
-                && let Err(why) = hooks::run(&*this.agent.runtime, &id, &hook, millis(by, now())).await
+                && let Err(why) =
+                    hooks::run(&*this.agent.runtime, &id, &container, &hook, millis(by, now())).await
             {
                 tracing::warn!(pod = %pod.metadata.key(), container = %id, why, "the hook before the end failed");
-                this.agent.events.tell(&*pod, EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
+                let note = format!("PreStopHook failed: {why}");
+                this.agent.events.tell(&*pod, EventType::Warning, "FailedPreStopHook", note);
             }
             this.agent.runtime.stop(&id, millis(by, now()).max(SHORTEST_GRACE)).await;
         }));

@@ -29,7 +29,7 @@ impl Pods {
                     return;
                 }
                 let mut besides = vec![self.wait_for(uid, &id)];
-                besides.extend(self.probes(&view.pod, container, &id, running_for));
+                besides.extend(self.probes(&view.pod, container, &id, running_for, known.health.started));
                 if known.health.beginning {
                     besides.extend(self.post_start(&view.pod, container, &id));
                 }
@@ -58,6 +58,7 @@ impl Pods {
         container: &Container,
         id: &ContainerId,
         running_for: Duration,
+        started: bool,
     ) -> Option<Beside> {
         let plan = |purpose: Purpose| match Plan::of(purpose, container)? {
             Ok(plan) => Some(plan),
@@ -70,8 +71,9 @@ impl Pods {
                 None
             }
         };
-        let (startup, liveness, readiness) =
-            (plan(Purpose::Startup), plan(Purpose::Liveness), plan(Purpose::Readiness));
+        // Its start is over once: by now the probe may well fail, and would end a container that is well.
+        let startup = plan(Purpose::Startup).filter(|_| !started);
+        let (liveness, readiness) = (plan(Purpose::Liveness), plan(Purpose::Readiness));
         if startup.is_none() && liveness.is_none() && readiness.is_none() {
             return None;
         }
@@ -132,15 +134,17 @@ impl Pods {
         id: &ContainerId,
     ) -> Option<Beside> {
         let handler = container.lifecycle.as_ref()?.post_start.clone()?;
-        let (this, pod, name, id) = (Arc::clone(self), Arc::clone(pod), container.name.clone(), id.clone());
+        let (this, pod, container, id) = (Arc::clone(self), Arc::clone(pod), container.clone(), id.clone());
         Some(self.beside(async move {
-            let done = hooks::run(&*this.agent.runtime, &id, &handler, POST_START).await;
+            let (name, runtime) = (&container.name, &*this.agent.runtime);
+            let done = hooks::run(runtime, &id, &container, &handler, POST_START).await;
             if let Err(why) = &done {
                 tracing::warn!(pod = %pod.metadata.key(), container = name, why, "the hook after the start failed");
-                this.agent.events.tell(&*pod, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
+                let note = format!("PostStartHook failed: {why}");
+                this.agent.events.tell(&*pod, EventType::Warning, "FailedPostStartHook", note);
             }
             let uid = &pod.metadata.uid;
-            this.memories.container(uid, &name, |known| {
+            this.memories.container(uid, name, |known| {
                 known.health.beginning = false;
                 if done.is_err() {
                     known.health.failed = Some(Failed { note: "FailedPostStartHook".to_owned(), grace: None });

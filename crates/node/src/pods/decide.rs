@@ -3,6 +3,7 @@
 //! - No container is started before all volumes are there, and no volume goes before all containers have ended.
 //! - Init containers run to their end one after the other, sidecars begin among them, all others begin together when
 //!   these have done their part. Sidecars end last, the last one first.
+//!   When the machine was started anew, so is all of this.
 //! - What was started once is started again as the restart policy says, after a pause that grows.
 //! - A pod that is over stays over. One that is deleted is told to be gone when nothing of it is left here.
 
@@ -143,7 +144,7 @@ fn live(view: &View, pace: CrashPace, now: Time) -> Step {
             }
             (_, _) if past_init => true,
             (_, Life::Running { .. }) => false,
-            (_, Life::Ended(Ended { code: 0, .. })) => true,
+            (_, Life::Ended(Ended { code: 0, earlier: false, .. })) => true,
             (_, Life::None | Life::Ended(_)) => {
                 // That it may be started again, or the pod would be over.
                 if let Some(step) = begin(seen) {

@@ -1,10 +1,12 @@
-//! Hooks of a container: what is done after its start and before its end.
+//! Hooks of a container: what is done after its start and before its end. As for kubelet, any answer to a request is a
+//! good one.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
-use wharf_model::whole::container::Handler;
+use wharf_model::whole::container::{Container, Handler};
 
+use super::probe::knock;
 use crate::containers::{Containers, Ran};
 use crate::runtime::ContainerId;
 
@@ -12,6 +14,7 @@ use crate::runtime::ContainerId;
 pub(super) async fn run(
     runtime: &dyn Containers,
     id: &ContainerId,
+    container: &Container,
     handler: &Handler,
     limit: Duration,
 ) -> Result<(), String> {
@@ -20,8 +23,11 @@ pub(super) async fn run(
         sleep(pause.min(limit)).await;
         return Ok(());
     }
+    if let Some(get) = &handler.http_get {
+        return knock(get, container, limit).await;
+    }
     let Some(exec) = &handler.exec else {
-        return Err("only exec and sleep are done here".to_owned());
+        return Err("only exec, httpGet and sleep are done here".to_owned());
     };
     match runtime.run(id, &exec.command, limit).await {
         Ran::Ended { code: 0, .. } => Ok(()),

@@ -1,6 +1,6 @@
 //! What an agent remembers of its pods, besides what the server and the runtime know.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde_json::Value;
@@ -12,7 +12,7 @@ use wharf_model::whole::container::{ContainerStatus, Terminated};
 use super::probe::{Plan, Purpose};
 use super::view::{Crash, Ended, Health, Life, Seen, Trouble, View, VolumesAre, roles};
 use crate::containers::Containers;
-use crate::runtime::{Cause, ContainerId, Exit, State};
+use crate::runtime::{Cause, ContainerId, Exit, Found, State};
 use crate::volumes::Mounted;
 
 /// What goes on beside a pod's worker, until this is dropped.
@@ -53,6 +53,8 @@ pub(super) enum Kept {
 pub(super) struct Known {
     /// Lives that the runtime knows.
     pub(super) lives: BTreeMap<u32, ContainerId>,
+    /// Those of them that were before the machine was last started.
+    earlier: BTreeSet<u32>,
     /// Ends of those that it does not.
     pub(super) ends: BTreeMap<u32, Ended>,
     pub(super) crash: Crash,
@@ -95,6 +97,24 @@ impl Memory {
             containers,
             reported: None,
             deleted: false,
+        }
+    }
+
+    /// Takes over a container that an agent before us has started.
+    pub(super) fn take_over(&mut self, found: &Found) {
+        let Found { id, container, attempt, this_boot, state, .. } = found;
+        let statuses = &self.pod.status;
+        let mut statuses = statuses.init_container_statuses.iter().chain(&statuses.container_statuses);
+        let of_this_life = |status: &ContainerStatus| {
+            status.name == *container && u32::try_from(status.restart_count) == Ok(*attempt)
+        };
+        let started =
+            statuses.any(|status| of_this_life(status) && status.started && status.state.running.is_some());
+        let known = self.containers.entry(container.clone()).or_default();
+        known.lives.insert(*attempt, id.clone());
+        known.health.started |= started && matches!(state, State::Running { .. });
+        if !this_boot {
+            known.earlier.insert(*attempt);
         }
     }
 
@@ -161,11 +181,15 @@ impl Known {
                 State::Running { started, .. } => {
                     return Life::Running { id: id.to_string(), attempt, started };
                 }
-                State::Exited(exit) => return Life::Ended(ended(id, attempt, &exit)),
+                State::Exited(exit) => {
+                    let earlier = self.earlier.contains(&attempt);
+                    return Life::Ended(Ended { earlier, ..ended(id, attempt, &exit) });
+                }
                 State::Unknown => {
                     // It was there, and nobody saw its end.
                     self.lives.remove(&attempt);
-                    self.ends.entry(attempt).or_insert_with(|| lost(attempt, None));
+                    let earlier = self.earlier.contains(&attempt);
+                    self.ends.entry(attempt).or_insert_with(|| Ended { earlier, ..lost(attempt, None) });
                 }
             }
         }
@@ -188,6 +212,7 @@ fn ended(id: &ContainerId, attempt: u32, exit: &Exit) -> Ended {
         message: message.into(),
         started: Some(exit.started),
         finished: Some(exit.finished),
+        earlier: false,
     }
 }
 
@@ -203,6 +228,7 @@ fn lost(attempt: u32, started: Option<Time>) -> Ended {
         message: LOST.into(),
         started,
         finished: None,
+        earlier: true,
     }
 }
 
@@ -217,6 +243,7 @@ fn told(status: &ContainerStatus) -> BTreeMap<u32, Ended> {
         message: String::new(),
         started: terminated.started_at,
         finished: terminated.finished_at,
+        earlier: true,
     };
     let (state, last) = (&status.state, status.last_state.terminated.as_ref());
     let mut ends = BTreeMap::new();

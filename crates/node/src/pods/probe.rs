@@ -12,6 +12,7 @@ use tokio::time::{sleep, sleep_until};
 use wharf_cluster::jitter;
 use wharf_model::whole::container::{Container, Probe};
 
+pub(super) use check::knock;
 use check::{Answer, Check};
 
 use crate::containers::Containers;

@@ -45,9 +45,9 @@ impl View {
         self.containers.iter().filter(|seen| seen.role == Role::Main)
     }
 
-    /// Once one of the others was started, none of the first ones is begun again.
+    /// Once one of the others was started, none of the first ones is begun again, until the machine is.
     pub(super) fn is_past_init(&self) -> bool {
-        self.main().any(|seen| !matches!(seen.life, Life::None))
+        self.main().any(|seen| !matches!(seen.life, Life::None | Life::Ended(Ended { earlier: true, .. })))
     }
 }
 
@@ -159,6 +159,8 @@ pub(super) struct Ended {
     pub(super) message: String,
     pub(super) started: Option<Time>,
     pub(super) finished: Option<Time>,
+    /// It was before the machine was last started, or nothing is left of it that would say: what it did in memory is gone.
+    pub(super) earlier: bool,
 }
 
 /// What keeps a container from being started.

@@ -159,6 +159,7 @@ fn start(directory: &Path, request: &Request, files: [OwnedFd; 3]) -> Result<Ses
     sandbox::join(&container, Namespaces::Processes).map_err(machine)?;
     let (tty, working_dir) = (request.tty, working_dir(&order.spec.working_dir));
     let prepare = move || {
+        sandbox::go_first_without_memory()?;
         sandbox::join(&container, Namespaces::Surroundings)?;
         rustix::process::chdir(&working_dir)?;
         sandbox::new_session()?;

@@ -80,7 +80,7 @@ pub enum RemoveError {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot read the containers in {}: {source}", path.display())]
 pub struct ListError {
-    /// The directory.
+    /// The directory of all, or of the one that cannot be told.
     pub path: PathBuf,
     /// Why.
     pub source: io::Error,

@@ -41,6 +41,9 @@ fn become_program(directory: &Path, shim: &mut UnixStream) -> Result<std::conver
     let spec = &order.spec;
     layout::check(spec).map_err(Failure::Config)?;
     let identity = identity(spec)?;
+    // As kubelet does for pods that reserve nothing, and nothing is reserved here. The agent may be spared by its unit,
+    // and so may the shim, which needs little; the program must not inherit that.
+    sandbox::go_first_without_memory().step("memory score")?;
     enter(directory, &order)?;
     let working_dir =
         if spec.working_dir.as_os_str().is_empty() { Path::new("/") } else { &spec.working_dir };

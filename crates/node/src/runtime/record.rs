@@ -79,6 +79,11 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Whether the machine was not started anew since. If nobody can tell, it was not.
+    pub(super) fn is_of_this_boot(&self) -> bool {
+        boot_id().map_or(true, |boot| boot == self.boot)
+    }
+
     /// The program's process, if it is there.
     pub(super) fn program(&self) -> io::Result<Option<Process>> {
         if boot_id()? == self.boot { self.program.find() } else { Ok(None) }
@@ -123,7 +128,7 @@ impl Record {
     }
 
     /// Whether anything was asked for.
-    fn is_ordered(&self) -> io::Result<bool> {
+    pub(super) fn is_ordered(&self) -> io::Result<bool> {
         self.0.join("order.json").try_exists()
     }
 
@@ -211,6 +216,15 @@ impl Record {
     /// Whether what was asked for is known no more: it was in memory alone when the machine was cut off.
     pub(super) fn is_torn(&self) -> bool {
         self.order().is_err_and(|error| is_torn(&error))
+    }
+
+    /// Removes what has no order: nothing was started for it, or it had ended and its removal was broken off. One that is
+    /// just being made stays, and so does one whose shim lives.
+    pub(super) fn abandon(&self) -> io::Result<()> {
+        match self.lock()? {
+            Some(_lock) if !self.is_ordered()? => self.remove(),
+            _ => Ok(()),
+        }
     }
 
     /// Removes it all; nothing happens if it is gone.

@@ -3,6 +3,9 @@
 //! It belongs to nobody: it has a session of its own and goes on when the agent is killed. It holds nothing of the
 //! host's mounts. Its standard input is the lock of the container's record, which says that it lives; its standard output
 //! gets one line for the agent.
+//!
+//! Nobody asks it to end: its container would die with it. Whoever asks all processes, as the machine does before it is
+//! switched off, asks the container too, and the shim ends when that has.
 
 use std::io::{self, PipeReader, Read, Write as _};
 use std::net::Shutdown;
@@ -25,8 +28,12 @@ use super::spec::{Cause, Exit, LogStream};
 /// How long output may still come when the program has ended. Whoever could write it is dead by then.
 const DRAIN: Duration = Duration::from_secs(10);
 
+/// How often an end is written down that cannot be.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// Runs the container whose record is in `directory`, until its end.
 pub(super) fn run(directory: &Path) -> io::Result<()> {
+    sandbox::ignore_requests_to_end();
     let record = Record::at(directory);
     let (mut program, log) = match start(&record) {
         Ok(started) => started,
@@ -36,7 +43,27 @@ pub(super) fn run(directory: &Path) -> io::Result<()> {
     let _ = tell(&Started::Running);
     let status = program.attend(log)?;
     let (code, signal) = code_of(status);
-    record.set_exit(&Exit { code, signal, started: program.started, finished: now(), cause: Cause::Ended })
+    let exit = Exit { code, signal, started: program.started, finished: now(), cause: Cause::Ended };
+    note(&record, &exit)
+}
+
+/// Writes down how the container ended, however long that takes: nobody else knows, and while we hold the lock nobody
+/// takes it for lost.
+fn note(record: &Record, exit: &Exit) -> io::Result<()> {
+    let mut told = false;
+    while let Err(error) = record.set_exit(exit) {
+        // Somebody has taken the whole record away: there is nobody to tell.
+        if matches!(record.is_ordered(), Ok(false)) {
+            return Err(error);
+        }
+        if !told {
+            // Not by eprintln!, which panics if it cannot: this log is on the same disk.
+            let _ = writeln!(io::stderr(), "how the container ended is not written down yet: {error}");
+            told = true;
+        }
+        std::thread::sleep(AGAIN);
+    }
+    Ok(())
 }
 
 fn tell(started: &Started) -> io::Result<()> {

@@ -233,6 +233,8 @@ pub struct Found {
     pub attempt: u32,
     /// As given at its start.
     pub labels: BTreeMap<String, String>,
+    /// It was begun since the machine was last started.
+    pub this_boot: bool,
     /// How it is.
     pub state: State,
 }

@@ -273,6 +273,8 @@ fn other_label(view: &View<'_>, want: &Want) -> bool {
 fn expansion(view: &View<'_>, want: &Want) -> Plan {
     match &want.source {
         Source::Inline(_) => Plan::Nothing,
+        // Who only reads leaves it to those who write.
+        Source::Persistent { .. } if want.read_only && view.volume.is_written() => Plan::Nothing,
         Source::Persistent { volume, claim } => {
             expand::plan(claim, volume, view.volume.size, want.read_only, view.volume.expansion)
         }

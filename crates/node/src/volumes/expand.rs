@@ -19,7 +19,7 @@ pub(super) enum Plan {
         /// The size.
         size: Quantity,
     },
-    /// It cannot, since the pod only reads: told, and then as if it were done.
+    /// It cannot, since the pod only reads: told once.
     ReadOnly {
         /// The size.
         size: Quantity,
@@ -50,7 +50,10 @@ pub(super) fn plan(
         return Plan::Nothing;
     }
     if read_only {
-        return Plan::ReadOnly { size: wants };
+        return match expansion.readers_told {
+            Some(told) if told >= wants => Plan::Nothing,
+            _ => Plan::ReadOnly { size: wants },
+        };
     }
     let status = claim.status.allocated_resource_statuses.storage;
     let allocated = claim.status.allocated_resources.storage;
@@ -221,7 +224,11 @@ mod tests {
         let pending = claim(status("1Gi", Some("NodeResizePending"), Some("2Gi")));
         let read_only = plan(&pending, &volume("2Gi"), None, true, Expansion::default());
         assert_eq!(read_only, Plan::ReadOnly { size: gib(2) });
-        let in_use = Expansion { in_use: true, refused: true };
+        let told = Expansion { readers_told: Some(gib(2)), ..Expansion::default() };
+        assert_eq!(plan(&pending, &volume("2Gi"), None, true, told), Plan::Nothing, "once");
+        let writes = plan(&pending, &volume("2Gi"), None, false, told);
+        assert_eq!(writes, Plan::Expand { size: gib(2), told: false }, "a pod that writes comes later");
+        let in_use = Expansion { in_use: true, refused: true, ..Expansion::default() };
         assert_eq!(plan(&pending, &volume("2Gi"), None, false, in_use), Plan::Nothing);
     }
 

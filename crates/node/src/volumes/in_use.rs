@@ -2,7 +2,8 @@
 //! changes.
 //!
 //! Promise: [`InUse::reported`] says yes only if the server has taken a list with the volume, and no list without it is
-//! on its way. Until all pods of the node are known nothing is taken off the list that an earlier life has left.
+//! on its way. Until all pods of the node are known nothing is taken off the list that an earlier life has left; and while
+//! something is mounted of which nobody can tell what it is, nothing that it may be.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -65,9 +66,10 @@ impl InUse {
     }
 }
 
-/// The list that the Node is to have: what we use, and before all pods are known also what it has.
-fn wanted(ours: Vec<String>, has: &[String], settled: bool) -> Vec<String> {
-    let mut list: BTreeSet<String> = ours.into_iter().collect();
+/// The list that the Node is to have: what we use, before all pods are known also what it has, and then what of the list
+/// that an earlier life has left may still be here.
+fn wanted(ours: Vec<String>, has: &[String], settled: bool, left: Vec<String>) -> Vec<String> {
+    let mut list: BTreeSet<String> = ours.into_iter().chain(left).collect();
     if !settled {
         list.extend(has.iter().cloned());
     }
@@ -80,6 +82,8 @@ impl Manager {
         let mut changes = self.node.changes();
         // After a write of which nobody knows what became, what the Node says may be about to change.
         let (mut failures, mut doubt, mut last) = (0, false, None::<Instant>);
+        // As it was before we first wrote it.
+        let mut before = None::<Vec<String>>;
         loop {
             let (ours, settled) = self.attachable();
             self.in_use.list.send_if_modified(|list| {
@@ -88,8 +92,10 @@ impl Manager {
                 another
             });
             if let Some(node) = self.node.get(&Key::cluster(&self.parts.node)) {
-                let list = wanted(ours, &node.status.volumes_in_use, settled);
-                let right = sorted(&node.status.volumes_in_use) == list && !doubt;
+                let has = &node.status.volumes_in_use;
+                let left = self.world().not_told(before.get_or_insert_with(|| has.clone()));
+                let list = wanted(ours, has, settled, left);
+                let right = sorted(has) == list && !doubt;
                 if right && !self.in_use.stands(&list) {
                     // As an earlier life has left it: the server has it already.
                     self.in_use.say(&list, true);
@@ -160,9 +166,11 @@ mod tests {
     /// kubernetes.md 1.8 "volumesInUse", "Gate": sorted; nothing is taken off before.
     #[test]
     fn nothing_is_taken_off_before_all_pods_are_known() {
-        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), false), list(&["a", "b", "c"]));
-        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), true), list(&["a", "b"]));
-        assert_eq!(wanted(list(&[]), &list(&["c"]), true), list(&[]));
+        let none = Vec::new;
+        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), false, none()), list(&["a", "b", "c"]));
+        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), true, none()), list(&["a", "b"]));
+        assert_eq!(wanted(list(&["b", "a"]), &list(&["c"]), true, list(&["d"])), list(&["a", "b", "d"]));
+        assert_eq!(wanted(list(&[]), &list(&["c"]), true, none()), list(&[]));
     }
 
     /// kubernetes.md 1.8 "Handshake": the server must have taken a list with the volume, and none without it may be

@@ -28,6 +28,8 @@ pub(super) struct World {
     pub(super) started: bool,
     /// What is mounted and cannot be told.
     pub(super) stuck: Vec<Stuck>,
+    /// What was found on disk and could be told, by unique name.
+    pub(super) told: BTreeSet<String>,
 }
 
 /// What is known of a pod.
@@ -182,6 +184,8 @@ pub(super) struct Expansion {
     pub(super) in_use: bool,
     /// The driver has refused, finally.
     pub(super) refused: bool,
+    /// Pods that only read were told that it does not grow to this size for them.
+    pub(super) readers_told: Option<Quantity>,
 }
 
 impl Volume {
@@ -234,6 +238,11 @@ impl Volume {
         }
     }
 
+    /// Whether a pod wants it for writing.
+    pub(super) fn is_written(&self) -> bool {
+        self.wants.values().any(|want| !want.read_only)
+    }
+
     /// Whether nothing of it is, or may be, on this node.
     pub(super) fn is_gone(&self) -> bool {
         self.wants.is_empty() && self.mounts.is_empty() && self.device == Device::None
@@ -268,6 +277,14 @@ impl World {
             || self.pods.get(uid).is_some_and(|entry| entry.plain)
             || self.stuck.iter().any(|stuck| stuck.pod.as_deref() == Some(uid))
             || self.volumes.values().any(|volume| volume.mounts.contains_key(uid))
+    }
+
+    /// Of volumes that were in use in an earlier life, those that may be what is mounted and cannot be told.
+    pub(super) fn not_told(&self, before: &[String]) -> Vec<String> {
+        if self.stuck.is_empty() {
+            return Vec::new();
+        }
+        before.iter().filter(|name| !self.told.contains(*name)).cloned().collect()
     }
 
     /// What each of a pod's volumes that is not there waits for, in words.

@@ -190,6 +190,30 @@ async fn pages_and_ports_are_probed() {
     home.until("p", |pod| !ready(pod)).await;
 }
 
+/// A hook may ask for a page, whatever that answers; if nobody does, people are told why.
+#[tokio::test]
+async fn hooks_ask_for_pages() {
+    let home = Home::new().await;
+    let (port, _) = serve().await;
+    let hooked = |after: Value, before: Value| {
+        move |pod: &mut Value| {
+            let container = &mut pod["spec"]["containers"][0];
+            container["ports"] = json!([{"name": "web", "containerPort": port}]);
+            container["lifecycle"] = json!({"postStart": {"httpGet": after}, "preStop": {"httpGet": before}});
+        }
+    };
+    let (page, nowhere) = (json!({"port": "web", "path": "/ready"}), json!({"port": 1}));
+    home.pod("well", "exec sleep 1000", hooked(page.clone(), nowhere.clone())).await;
+    home.pod("unwell", "exec sleep 1000", hooked(nowhere, page)).await;
+    home.told("FailedPostStartHook PostStartHook failed: Get \"http://127.0.0.1:1/\": Connection refused")
+        .await;
+    let pod = home.until("well", ready).await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
+    home.delete("well").await;
+    home.told("FailedPreStopHook PreStopHook failed: Get \"http://127.0.0.1:1/\": Connection refused").await;
+    home.gone("well", uid(&pod)).await;
+}
+
 /// Answers requests for `/ready` with this status, and all others with 500; begins with 503.
 async fn serve() -> (u16, Arc<AtomicU16>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

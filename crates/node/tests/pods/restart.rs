@@ -89,3 +89,27 @@ async fn a_container_whose_start_was_broken_off_is_started_again() {
     std::fs::write(home.volume(&pod, "kubernetes.io~empty-dir", "v").join("end"), "").unwrap();
     home.phase("once", "Succeeded").await;
 }
+
+/// Who has started has started: its startup probe may well fail by now, and would kill it.
+#[tokio::test]
+async fn the_start_of_a_container_is_over_once() {
+    let mut home = Home::new().await;
+    home.pod("p", "touch /tmp/new; trap 'exit 0' TERM; while :; do sleep 0.1; done", |pod| {
+        let probe = |script: &str| {
+            json!({"exec": {"command": ["/bin/sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1})
+        };
+        let container = &mut pod["spec"]["containers"][0];
+        // Once, and never again.
+        container["startupProbe"] = probe("rm /tmp/new");
+        container["readinessProbe"] = probe("true");
+    })
+    .await;
+    let ready = |pod: &Value| pod["status"]["containerStatuses"][0]["ready"] == true;
+    home.until("p", ready).await;
+    home.kill().await;
+    home.start();
+    tokio::time::sleep(std::time::Duration::from_secs(3)).await;
+    let pod = home.until("p", ready).await;
+    assert_eq!(pod["status"]["containerStatuses"][0]["restartCount"], json!(0));
+    assert!(!home.events().await.contains("Startup probe failed"), "{}", home.events().await);
+}

@@ -43,7 +43,7 @@ impl Containers for Written {
         let found = |(id, (spec, state)): (&ContainerId, &(ContainerSpec, watch::Sender<State>))| {
             let ContainerSpec { namespace, pod, pod_uid, container, attempt, labels, .. } = spec.clone();
             let (id, state) = (id.clone(), state.borrow().clone());
-            Found { id, namespace, pod, pod_uid, container, attempt, labels, state }
+            Found { id, namespace, pod, pod_uid, container, attempt, labels, this_boot: true, state }
         };
         Ok(all.iter().map(found).collect())
     }

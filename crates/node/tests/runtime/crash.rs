@@ -11,7 +11,7 @@ use wharf_linux::{Filesystems as _, FsType, Linux};
 use wharf_node::runtime::{Cause, ContainerId, ContainerMount, LogOptions, Runtime, State};
 use wharf_testkit::TestPool;
 
-use crate::home::{Home, eventually, runs, settings, sh, within};
+use crate::home::{Home, Mounted, command, eventually, runs, settings, sh, within};
 
 const DIRECTORY: &str = "WHARF_TEST_AGENT_DIRECTORY";
 const SCRIPT: &str = "WHARF_TEST_AGENT_SCRIPT";
@@ -93,7 +93,51 @@ fn running(home: &Home, id: &ContainerId) -> Value {
 }
 
 fn kill(pid: &Value) {
-    crate::home::command("kill", &["-9", &pid.to_string()]);
+    command("kill", &["-9", &pid.to_string()]);
+}
+
+/// Starts a container that is deaf to nothing once this answers.
+async fn ready(home: &Home, script: &str) -> ContainerId {
+    let id = home.runtime.start(sh("a", script)).await.unwrap();
+    let mut logs =
+        home.runtime.logs(&id, LogOptions { follow: true, ..LogOptions::default() }).await.unwrap();
+    assert_eq!(within(logs.next()).await.unwrap().unwrap(), b"ready\n");
+    id
+}
+
+/// An orderly end of the machine asks every process to end, shims too.
+#[tokio::test]
+async fn a_shim_that_is_asked_to_end_waits_for_its_container() {
+    let home = Home::new();
+    let script = "trap 'sleep 0.3; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let id = ready(&home, script).await;
+    let record = running(&home, &id);
+    let (shim, program) = (record["shim"]["pid"].to_string(), record["program"]["pid"].to_string());
+    for signal in ["-TERM", "-INT", "-HUP"] {
+        command("kill", &[signal, &shim]);
+    }
+    command("kill", &["-TERM", &program]);
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!((exit.code, exit.cause), (7, Cause::Ended));
+}
+
+/// How a program ended is known as soon as there is room to write it down: a pod that succeeded must not have failed.
+#[tokio::test]
+async fn an_end_on_a_full_disk_is_known_later() {
+    let place = tempfile::tempdir_in("/var/tmp").unwrap();
+    let _small = Mounted::tmpfs(place.path());
+    command("mount", &["-o", "remount,size=1m", place.path().to_str().unwrap()]);
+    let home = Home::with(|settings| settings.directory = place.path().join("containers"));
+    let id = ready(&home, "trap 'exit 0' TERM; echo ready; while :; do sleep 0.05; done").await;
+    let program = format!("/proc/{}", home.pid(&id));
+    fs::write(place.path().join("fill"), vec![0; 2 << 20]).unwrap_err();
+    home.runtime.signal(&id, 15).unwrap();
+    eventually("end", || !Path::new(&program).exists());
+    let exited = tokio::time::timeout(Duration::from_millis(300), home.runtime.exited(&id));
+    assert!(exited.await.is_err(), "nothing was noted");
+    fs::remove_file(place.path().join("fill")).unwrap();
+    let exit = within(home.runtime.exited(&id)).await.unwrap();
+    assert_eq!((exit.code, exit.cause), (0, Cause::Ended));
 }
 
 #[tokio::test]
@@ -249,4 +293,33 @@ async fn records_that_a_power_cut_has_torn() {
     fs::write(home.record(&id).join("order.json"), b"").unwrap();
     assert_eq!(home.runtime.list().unwrap(), []);
     assert!(!home.record(&id).exists(), "nobody could ask for it");
+}
+
+/// Who does not know of a container that runs would start a second one beside it, on the same volumes.
+#[tokio::test]
+async fn a_container_that_cannot_be_told_is_not_passed_over() {
+    let home = Home::new();
+    let id = home.runtime.start(sh("a", "exec sleep 1000")).await.unwrap();
+    let (order, aside) = (home.record(&id).join("order.json"), home.directory.path().join("aside"));
+    fs::rename(&order, &aside).unwrap();
+    fs::create_dir(&order).unwrap();
+    let error = home.runtime.list().unwrap_err();
+    assert!(error.path.starts_with(home.record(&id)), "{error}");
+    fs::remove_dir(&order).unwrap();
+    // Torn, but somebody lives.
+    fs::write(&order, b"").unwrap();
+    home.runtime.list().unwrap_err();
+    fs::rename(&aside, &order).unwrap();
+    assert_eq!(home.runtime.list().unwrap().len(), 1);
+}
+
+/// The agent dies while it takes a container's files away: nobody could ask for the rest.
+#[tokio::test]
+async fn a_removal_that_was_broken_off_is_finished() {
+    let home = Home::new();
+    let id = home.runtime.start(sh("a", "true")).await.unwrap();
+    within(home.runtime.exited(&id)).await.unwrap();
+    fs::remove_file(home.record(&id).join("order.json")).unwrap();
+    assert_eq!(home.runtime.list().unwrap(), []);
+    assert!(!home.record(&id).exists());
 }

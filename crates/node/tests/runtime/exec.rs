@@ -155,3 +155,14 @@ async fn it_ends_with_the_container() {
     assert!(!runs("987612"));
     assert!(matches!(home.runtime.exec(&id, words(&["true"])).await, Err(ExecError::NotRunning(_))));
 }
+
+/// The agent may be spared by the kernel when memory is short; whoever its pods are, they are not.
+#[tokio::test]
+async fn containers_go_first_when_memory_is_short() {
+    let home = Home::new();
+    let score = "cat /proc/self/oom_score_adj";
+    assert_eq!(home.output(sh("b", score)).await, "1000\n");
+    let id = sleeping(&home).await;
+    let mut session = home.runtime.exec(&id, words(&["sh", "-c", score])).await.unwrap();
+    assert_eq!(read(&mut session).await.0, "1000\n");
+}

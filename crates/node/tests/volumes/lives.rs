@@ -3,11 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use serde_json::json;
 use wharf_csi::v1;
 use wharf_driver_local::DRIVER_NAME;
-use wharf_model::whole::Pod;
+use wharf_linux::{Linux, Mounts as _};
+use wharf_model::whole::{Node, Pod};
+use wharf_model::{Key, Kind as _};
 
-use crate::harness::{Agent, Ground, Volume, directory, until};
+use crate::harness::{Agent, Ground, NODE, Volume, directory, until};
 
 /// A pod that has a volume with a file in it, and the life that mounted it.
 async fn mounted(ground: &Ground) -> (Agent, Volume, std::sync::Arc<Pod>) {
@@ -103,6 +106,41 @@ async fn torn_and_missing_records() {
         ground.gone().await;
         ground.in_use(&[]).await;
         println!("{name}: taken down");
+    }
+}
+
+/// What is mounted and cannot be told is in use, whatever it is: detached, its disk would go under a mount.
+#[tokio::test]
+async fn what_cannot_be_told_stays_in_use() {
+    let mut ground = Ground::new().await;
+    let (agent, volume, pod) = mounted(&ground).await;
+    agent.kill().await;
+    Damage::Torn.done(&ground.root.stage(DRIVER_NAME, &volume.handle));
+    Damage::Torn.done(&ground.root.publish(&pod.metadata.uid, "pv1"));
+    // Without the pod, a node may not read its volume.
+    let (api, key) = (Pod::API, Key::namespaced("default", "p"));
+    ground.cluster.delete_now(&api, &key, Default::default()).await.unwrap();
+    ground.lent = false;
+    let in_use = json!({"volumesInUse": [volume.unique(), "kubernetes.io/csi/d^gone"]});
+    ground.status::<Node>(&Key::cluster(NODE), in_use).await;
+    let before = ground.mounts();
+    let agent = ground.agent();
+    let other = ground.volume("pv2", 32, "ext4").await;
+    let another = ground.pod_of("other", &other).await;
+    agent.volumes.want(another.clone());
+    agent.volumes.settle();
+    let all = ["kubernetes.io/csi/d^gone".to_owned(), volume.unique(), other.unique()];
+    let mut all = all.to_vec();
+    all.sort();
+    ground.in_use(&all).await;
+    agent.volumes.release(&another.metadata.uid);
+    all.retain(|name| *name != other.unique());
+    ground.in_use(&all).await;
+    assert_eq!(ground.mounts(), before);
+    agent.kill().await;
+    // The driver's own: nobody else will.
+    for path in before {
+        Linux::new().unmount(&path).unwrap();
     }
 }
 

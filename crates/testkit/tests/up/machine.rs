@@ -54,9 +54,11 @@ impl Machine {
         let around = disk.as_ref().map_or(dir.path(), TestPool::path);
         let data = around.canonicalize().unwrap().join("data");
         fs::create_dir(&data).unwrap();
-        let address = free_address();
-        let mut all = ["up", "--listen", &address, "--node-name", NODE].map(str::to_owned).to_vec();
+        let mut all = ["up", "--node-name", NODE].map(str::to_owned).to_vec();
         all.extend(["--data-dir".to_owned(), data.display().to_string()]);
+        if !args.contains(&"--listen") {
+            all.extend(["--listen".to_owned(), free_address()]);
+        }
         all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let namespaces = boot(dir.path(), 1);
         let up = start(&namespaces, &all, dir.path());

@@ -7,7 +7,9 @@
 #![allow(clippy::unwrap_used, reason = "a failed expectation ends a test")]
 
 mod absence;
+mod addresses;
 mod disk;
+mod draining;
 mod examples;
 mod expansion;
 mod inside;

@@ -1,5 +1,7 @@
 //! The machine itself is started anew: no process, no mount and no device is left, and what is on disk is.
 
+use serde_json::json;
+
 use crate::machine::Machine;
 use crate::objects::{KEEPER, claim, claim_of, pod};
 
@@ -66,4 +68,34 @@ fn torn_records_of_containers_after_a_power_cut() {
         machine.check_data("data");
         machine.delete_everything();
     }
+}
+
+/// What init containers prepare may be in memory: after a reboot they run again, before the others do.
+#[test]
+fn init_containers_run_again_after_a_reboot() {
+    let mut machine = Machine::new();
+    machine.create(&claim("data", "32Mi"));
+    let mut keeper = pod("keeper", "data", &format!("test -e /memory/made || exit 1; {KEEPER}"));
+    let memory = json!({"name": "memory", "mountPath": "/memory"});
+    let spec = &mut keeper["spec"];
+    spec["restartPolicy"] = "Always".into();
+    spec["volumes"].as_array_mut().unwrap().push(json!({"name": "memory", "emptyDir": {"medium": "Memory"}}));
+    spec["containers"][0]["volumeMounts"].as_array_mut().unwrap().push(memory.clone());
+    spec["initContainers"] = json!([{
+        "name": "maker", "image": "none", "command": ["touch", "/memory/made"], "volumeMounts": [memory],
+    }]);
+    machine.create(&keeper);
+    machine.written("keeper");
+    // Not by an agent that comes anew.
+    machine.restart();
+    machine.ready();
+    machine.running("keeper");
+    assert_eq!(machine.field("pod/keeper", "/status/initContainerStatuses/0/restartCount"), "0");
+    machine.reboot(|_| {});
+    machine.says("pod/keeper", "/status/containerStatuses/0/restartCount", "1");
+    machine.running("keeper");
+    assert_eq!(machine.field("pod/keeper", "/status/initContainerStatuses/0/restartCount"), "1");
+    assert_eq!(machine.field("pod/keeper", "/status/containerStatuses/0/restartCount"), "1");
+    machine.check_data("data");
+    machine.delete_everything();
 }

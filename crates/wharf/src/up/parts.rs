@@ -198,7 +198,7 @@ async fn serve_api(
         Store::open(&dir, store::Options::default()).with_context(|| format!("open {}", dir.display()))?;
     let pki = Arc::new(Pki::open_or_make(&dir, now())?);
     let server = Server::bind(args.listen).await?;
-    let (url, address) = (server.url(), server.address());
+    let (url, address) = (server.url(), server.reached_at());
     let streams: Arc<dyn PodStreams> = Arc::new(Streams::new(runtime.clone()));
     let authority = pki.certificate_pem().to_owned();
     let options =

@@ -52,6 +52,14 @@ impl Row {
         self
     }
 
+    /// Before the machine was last started.
+    pub(in crate::pods) fn earlier(self) -> Self {
+        self.with(|seen| match &mut seen.life {
+            Life::Ended(ended) => ended.earlier = true,
+            life => panic!("{life:?}"),
+        })
+    }
+
     pub(in crate::pods) fn with(mut self, change: impl FnOnce(&mut Seen)) -> Self {
         change(&mut self.0);
         self
@@ -165,6 +173,14 @@ fn the_order_of_starts() {
         // Once the others were started, init containers are history, whatever became of them.
         ("Always", vec![init("i").ended(1), main_("a").runs()], "done"),
         ("Always", vec![init("i"), main_("a").ended(1)], "start a 1"),
+        // Until the machine was started anew: what they did in memory is gone.
+        ("Always", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "start i 1"),
+        ("OnFailure", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "start i 1"),
+        ("Never", vec![init("i").ended(0).earlier(), main_("a").ended(137).earlier()], "release"),
+        ("Never", vec![init("i").ended(0).earlier(), main_("a")], "start i 1"),
+        ("Always", vec![init("i").runs(), main_("a").ended(137).earlier()], "done"),
+        ("Always", vec![init("i").ended(0), main_("a").ended(137).earlier()], "start a 1"),
+        ("Always", vec![init("i").ended(0).earlier(), main_("a").ended(1)], "start a 1"),
         ("Always", vec![sidecar("s"), init("i"), main_("a")], "start s 0"),
         ("Always", vec![starting(sidecar("s")), init("i"), main_("a")], "done"),
         ("Always", vec![started(sidecar("s")), init("i"), main_("a")], "start i 0"),

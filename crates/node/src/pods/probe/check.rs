@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use wharf_model::whole::container::{Container, HttpHeader, Probe};
+use wharf_model::whole::container::{Container, HttpGet, HttpHeader, Probe};
 
 use crate::containers::{Containers, Ran};
 use crate::runtime::ContainerId;
@@ -47,27 +47,30 @@ pub(super) enum Answer {
 impl Check {
     /// What a probe asks; an error says what is not asked here.
     pub(super) fn of(probe: &Probe, container: &Container) -> Result<Self, &'static str> {
-        let host = |host: &str| if host.is_empty() { HERE } else { host }.to_owned();
         let Probe { exec, http_get, tcp_socket, grpc, .. } = probe;
         if let Some(exec) = exec {
             return Ok(Self::Program(exec.command.clone()));
         }
         if let Some(get) = http_get {
-            if get.scheme == "HTTPS" {
-                return Err("HTTPS");
-            }
-            let slash = if get.path.starts_with('/') { "" } else { "/" };
-            return Ok(Self::Page {
-                host: host(&get.host),
-                port: port(&get.port, container),
-                path: format!("{slash}{}", get.path),
-                headers: get.http_headers.clone(),
-            });
+            return Self::page(get, container);
         }
         if let Some(socket) = tcp_socket {
             return Ok(Self::Connection { host: host(&socket.host), port: port(&socket.port, container) });
         }
         Err(if grpc.is_some() { "gRPC" } else { "a probe of this kind" })
+    }
+
+    fn page(get: &HttpGet, container: &Container) -> Result<Self, &'static str> {
+        if get.scheme == "HTTPS" {
+            return Err("HTTPS");
+        }
+        let slash = if get.path.starts_with('/') { "" } else { "/" };
+        Ok(Self::Page {
+            host: host(&get.host),
+            port: port(&get.port, container),
+            path: format!("{slash}{}", get.path),
+            headers: get.http_headers.clone(),
+        })
     }
 
     /// Asks once.
@@ -95,6 +98,25 @@ impl Check {
             }
         }
     }
+}
+
+/// Asks for a page whose answer counts for nothing, as long as there is one.
+pub(in crate::pods) async fn knock(
+    get: &HttpGet,
+    container: &Container,
+    limit: Duration,
+) -> Result<(), String> {
+    let (host, port, path, headers) = match Check::page(get, container) {
+        Ok(Check::Page { host, port, path, headers }) => (host, port?, path, headers),
+        Ok(_) => return Ok(()),
+        Err(what) => return Err(format!("{what} is not asked here: use HTTP")),
+    };
+    let asked = timeout(limit, status(&host, port, &path, &headers)).await.unwrap_or(Err(late()));
+    asked.map(drop).map_err(|error| format!("Get \"http://{host}:{port}{path}\": {error}"))
+}
+
+fn host(host: &str) -> String {
+    if host.is_empty() { HERE } else { host }.to_owned()
 }
 
 fn late() -> io::Error {

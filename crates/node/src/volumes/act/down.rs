@@ -5,7 +5,7 @@ use wharf_csi::v1;
 use super::super::failure::Class;
 use super::super::manager::{Manager, Seen};
 use super::super::request::Secrets;
-use super::super::world::{Device, Mode};
+use super::super::world::{Device, Expansion, Mode};
 use super::Trouble;
 
 impl Manager {
@@ -68,6 +68,7 @@ impl Manager {
             volume.se_linux = None;
             volume.context = None;
             volume.size = None;
+            volume.expansion = Expansion::default();
         });
         tracing::info!(volume = unique, "unstaged");
         Ok(())

@@ -58,7 +58,8 @@ impl Manager {
                 );
                 self.parts.events.tell(&*want.pod, EventType::Warning, FAILED, note.clone());
                 self.parts.events.tell(&claim, EventType::Warning, FAILED, note);
-                self.change(unique, |volume| volume.size = Some(size));
+                // Not the volume's size: a pod that writes may come later.
+                self.change(unique, |volume| volume.expansion.readers_told = Some(size));
                 return Ok(());
             }
             Plan::Expand { size, told } => (size, told),

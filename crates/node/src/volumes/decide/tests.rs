@@ -526,6 +526,7 @@ fn growth() {
     };
     let pending = |progress| growing(progress, "NodeResizePending");
     let expand = || Step::Expand { pod: POD.into() };
+    let reading = |scene: Scene| scene.with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true);
     use Progress::{Mounted, Published, Uncertain};
     check([
         ("before the pod has it", pending(Published), expand()),
@@ -536,15 +537,18 @@ fn growth() {
         ("the pod goes on with it", pending(Mounted).failed(Doing::Expand, POD, 5), paused(5)),
         (
             "not on this node any more",
-            pending(Published).with(|s| s.volume.expansion = Expansion { in_use: true, refused: true }),
+            pending(Published)
+                .with(|s| s.volume.expansion = Expansion { in_use: true, ..Expansion::default() }),
             ready(),
         ),
         ("infeasible: the mount goes on", growing(Published, "NodeResizeInfeasible"), ready()),
         ("not without the driver", pending(Mounted).with(|s| s.can = None), idle()),
+        ("for reading only", reading(pending(Published)), expand()),
+        // What is known of the size counts for all of them.
         (
-            "for reading only",
-            pending(Published).with(|s| s.volume.wants.get_mut(POD).unwrap().read_only = true),
-            expand(),
+            "for reading only, and another pod writes",
+            reading(pending(Published)).wanted_by("u2", json!({}), json!({})),
+            ready(),
         ),
     ]);
 }

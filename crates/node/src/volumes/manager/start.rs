@@ -57,6 +57,7 @@ impl Manager {
         let subjects: Vec<Subject> = {
             let mut world = self.world();
             world.stuck = stuck;
+            world.told = volumes.keys().cloned().collect();
             world.started = true;
             for (uid, plain) in plain {
                 world.pods.entry(uid).or_default().plain |= plain;
@@ -135,6 +136,7 @@ impl Manager {
                         None => {}
                     }
                 }
+                world.told.insert(unique.clone());
                 woken.push(Subject::Volume(unique));
             }
             before

@@ -47,19 +47,15 @@ pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) 
     if let Some(path) = payload.keys().find(|path| !is_inside(path)) {
         return Err(PlainError::Path { path: path.clone() });
     }
-    let link = dir.join(DATA);
-    let current = fs::read_link(&link).ok().map(|target| dir.join(target));
+    let current = fs::read_link(dir.join(DATA)).ok().map(|target| dir.join(target));
     let changed = !current.as_ref().is_some_and(|current| holds(current, payload, gid));
     let current = if changed {
         let fresh = fresh_dir(dir, gid, now)?;
-        for (path, file) in payload {
-            make(&fresh, path, file, gid)?;
+        if let Err(error) = fill(dir, &fresh, payload, gid) {
+            // It is tried again and again, and would fill the disk. If it cannot go, the next that is done sweeps it up.
+            let _ = remove(&fresh);
+            return Err(error);
         }
-        let new = dir.join(NEW);
-        remove(&new)?;
-        let name = fresh.file_name().map(PathBuf::from).unwrap_or_default();
-        std::os::unix::fs::symlink(name, &new).map_err(PlainError::files("symlink", &new))?;
-        fs::rename(&new, &link).map_err(PlainError::files("rename", &new))?;
         Some(fresh)
     } else {
         current
@@ -70,6 +66,18 @@ pub(super) fn write(dir: &Path, payload: &Payload, gid: Option<u32>, now: Time) 
         own(dir, gid)?;
     }
     Ok(changed)
+}
+
+/// Writes the files into their new directory, and has `..data` point to it.
+fn fill(dir: &Path, fresh: &Path, payload: &Payload, gid: Option<u32>) -> Result<(), PlainError> {
+    for (path, file) in payload {
+        make(fresh, path, file, gid)?;
+    }
+    let (new, link) = (dir.join(NEW), dir.join(DATA));
+    remove(&new)?;
+    let name = fresh.file_name().map(PathBuf::from).unwrap_or_default();
+    std::os::unix::fs::symlink(name, &new).map_err(PlainError::files("symlink", &new))?;
+    fs::rename(&new, &link).map_err(PlainError::files("rename", &new))
 }
 
 /// A new directory, named by the time as kubelet does.
@@ -314,6 +322,21 @@ mod tests {
         assert_eq!(generations(dir), 1);
         assert!(fs::symlink_metadata(dir.join("gone")).is_err());
         assert!(fs::symlink_metadata(dir.join(NEW)).is_err());
+    }
+
+    /// It is tried again and again, and a volume in memory is small.
+    #[test]
+    fn files_that_cannot_be_leave_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path();
+        for before in [0, 1] {
+            for step in 0..3 {
+                write(dir, &payload(&[("a", "1"), ("a/b", "2")]), None, Time(step)).unwrap_err();
+                assert_eq!(generations(dir), before);
+            }
+            write(dir, &payload(&[("a", "1")]), None, Time(9)).unwrap();
+        }
+        assert_eq!(seen(dir), expected(&[("a", "1")]));
     }
 
     #[test]
