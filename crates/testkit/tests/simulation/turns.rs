@@ -110,7 +110,11 @@ impl World {
         for name in pod.claims() {
             let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == name) else {
                 let object = format!("claim default/{name}");
-                return Some(Turn { object, whose: String::new(), says: "there is no such claim".to_owned() });
+                return Some(Turn {
+                    object,
+                    whose: String::new(),
+                    says: "there is no such claim".to_owned(),
+                });
             };
             match self.bound(claim) {
                 // It waits for this very pod, or for another that has it, too.
