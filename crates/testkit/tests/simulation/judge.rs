@@ -1,7 +1,7 @@
 //! What is looked at from outside: whether pods run, what is left, and whether `wharf explain` has a reason for everything
 //! that is not done.
 
-use wharf_explain::{Step, Subject, What, explain};
+use wharf_explain::{Subject, What, explain};
 use wharf_model::claim::ClaimPhase;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::{Node, Pod};
@@ -107,27 +107,14 @@ impl Ground {
 
     /// The first object of which it is said that something else is waited for.
     async fn first_untold(&self, world: &World) -> Option<String> {
-        for claim in world.claims.iter().filter(|claim| !claim_is_done(claim)) {
-            let wrong = self.untold(What::Claim, &claim.metadata, world.claim(claim), |_| false).await;
-            if wrong.is_some() {
-                return wrong;
-            }
-        }
-        for pod in world.pods.iter().filter(|pod| !pod_is_done(pod)) {
-            // That its claim grows or goes is said first, though this is not what the pod waits for.
-            let beside = |step: &Step| {
-                let goes = pod.metadata.is_deleting() && step.says.contains("it is being deleted");
-                step.object.starts_with("claim ") && (goes || step.says.contains(" and wants "))
-            };
-            let wrong = self.untold(What::Pod, &pod.metadata, world.pod(pod), beside).await;
-            if wrong.is_some() {
-                return wrong;
-            }
-        }
-        for volume in &world.volumes {
-            // Until it has left its nodes it cannot be deleted, but that is said first.
-            let beside = |step: &Step| world.is_attached(volume) && step.says.contains("it is to be deleted");
-            let wrong = self.untold(What::Volume, &volume.metadata, world.volume(volume), beside).await;
+        let claims = world.claims.iter().filter(|claim| !claim_is_done(claim));
+        let claims = claims.map(|claim| (What::Claim, &claim.metadata, world.claim(claim)));
+        let pods = world.pods.iter().filter(|pod| !pod_is_done(pod));
+        let pods = pods.map(|pod| (What::Pod, &pod.metadata, world.pod(pod)));
+        let volumes = world.volumes.iter();
+        let volumes = volumes.map(|volume| (What::Volume, &volume.metadata, world.volume(volume)));
+        for (what, meta, turn) in claims.chain(pods).chain(volumes) {
+            let wrong = self.untold(what, meta, turn).await;
             if wrong.is_some() {
                 return wrong;
             }
@@ -135,14 +122,8 @@ impl Ground {
         None
     }
 
-    /// What is wrong with what is said of an object, apart from such steps, if it is to wait for this.
-    async fn untold(
-        &self,
-        what: What,
-        meta: &Meta,
-        turn: Option<Turn>,
-        beside: impl Fn(&Step) -> bool,
-    ) -> Option<String> {
+    /// What is wrong with what is said of an object, if it is to wait for this.
+    async fn untold(&self, what: What, meta: &Meta, turn: Option<Turn>) -> Option<String> {
         let turn = turn?;
         let subject = Subject { what, namespace: "default".to_owned(), name: meta.name.clone() };
         let mut story = match explain(&self.cluster, &subject, None, chance::now()).await {
@@ -152,10 +133,7 @@ impl Ground {
         if self.sim.has(Bug::BinderIsBlamed) {
             planted::blame_the_binder(&mut story);
         }
-        let steps = story.steps.len();
-        story.steps.retain(|step| !beside(step));
-        // Behind such a step it may not be told of the last one.
-        let told = story.waits_for().map_or(story.steps.len() < steps, |step| turn.is(step));
+        let told = story.waits_for().is_some_and(|step| turn.is(step));
         (!told).then(|| format!("another reason is named for {subject} than {turn:?}: {story:#?}"))
     }
 }

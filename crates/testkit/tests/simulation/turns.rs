@@ -109,12 +109,10 @@ impl World {
         let scheduler = || Turn::of_pod(pod, SCHEDULER);
         for name in pod.claims() {
             let Some(claim) = self.claims.iter().find(|claim| claim.metadata.name == name) else {
-                let object = format!("claim default/{name}");
-                return Some(Turn {
-                    object,
-                    whose: String::new(),
-                    says: "there is no such claim".to_owned(),
-                });
+                let (object, says) = (format!("claim default/{name}"), "there is no such claim".to_owned());
+                let own = pod.spec.volumes.iter().any(|volume| volume.ephemeral.is_some());
+                let whose = if own { "the ephemeral volume controller" } else { "whoever is to make it" };
+                return Some(Turn { object, whose: whose.to_owned(), says });
             };
             match self.bound(claim) {
                 // It waits for this very pod, or for another that has it, too.
@@ -132,17 +130,16 @@ impl World {
     /// What a volume that nobody has any more waits for, or one that nobody has yet.
     pub(crate) fn volume(&self, volume: &PersistentVolume) -> Option<Turn> {
         let somewhere = self.attachments_of(volume).next();
+        let claim = volume.spec.claim_ref.as_ref().map(|claim| claim.uid.as_str()).unwrap_or_default();
         match (volume.status.phase, somewhere) {
+            (VolumePhase::Bound, _) if self.claims.iter().all(|other| other.metadata.uid != claim) => {
+                Some(Turn::of_volume(volume, BINDER))
+            }
             (VolumePhase::Bound | VolumePhase::Available, _) => None,
             (VolumePhase::Pending | VolumePhase::Unknown, _) => Some(Turn::of_volume(volume, BINDER)),
             (_, Some(attachment)) => Some(self.departure(volume, attachment)),
             (_, None) => Some(Turn::of_volume(volume, format!("the provisioner of {DRIVER}"))),
         }
-    }
-
-    /// Whether a volume is attached anywhere, or is to be.
-    pub(crate) fn is_attached(&self, volume: &PersistentVolume) -> bool {
-        self.attachments_of(volume).next().is_some()
     }
 
     /// Until a claim's volume is at a node, and the node knows.
