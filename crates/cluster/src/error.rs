@@ -44,6 +44,9 @@ pub enum ApiError {
     /// RBAC, quota or admission forbids it.
     #[error("{0}")]
     Forbidden(Refusal),
+    /// The namespace is being deleted: nothing new comes into it.
+    #[error("{0}")]
+    Terminating(Refusal),
     /// The server will never accept this request as it is.
     #[error("{0}")]
     Invalid(Refusal),
@@ -80,6 +83,7 @@ impl ApiError {
             | Self::Conflict(refusal)
             | Self::AlreadyExists(refusal)
             | Self::Forbidden(refusal)
+            | Self::Terminating(refusal)
             | Self::Invalid(refusal)
             | Self::Gone(refusal)
             | Self::Unavailable(refusal)
@@ -96,6 +100,7 @@ impl ApiError {
             Self::Conflict(_) => "Conflict",
             Self::AlreadyExists(_) => "AlreadyExists",
             Self::Forbidden(_) => "Forbidden",
+            Self::Terminating(_) => "Terminating",
             Self::Invalid(_) => "Invalid",
             Self::TooManyRequests { .. } => "TooManyRequests",
             Self::Gone(_) => "Gone",
@@ -121,6 +126,13 @@ pub(crate) struct StatusDetails {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) retry_after_seconds: u64,
+    pub(crate) causes: Vec<Cause>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Cause {
+    pub(crate) reason: String,
 }
 
 /// What a request is about, for errors.
@@ -171,6 +183,9 @@ pub(crate) fn classify(
         404 => ApiError::NotServed(refusal),
         409 if status.reason == "AlreadyExists" => ApiError::AlreadyExists(refusal),
         409 => ApiError::Conflict(refusal),
+        403 if status.details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating") => {
+            ApiError::Terminating(refusal)
+        }
         403 => ApiError::Forbidden(refusal),
         400 | 413 | 422 => ApiError::Invalid(refusal),
         429 => {
@@ -207,6 +222,11 @@ mod tests {
             (409, r#"{"reason":"Conflict"}"#, "Conflict"),
             (409, r#"{"reason":"AlreadyExists"}"#, "AlreadyExists"),
             (403, r#"{"reason":"Forbidden"}"#, "Forbidden"),
+            (
+                403,
+                r#"{"reason":"Forbidden","details":{"causes":[{"reason":"NamespaceTerminating"}]}}"#,
+                "Terminating",
+            ),
             (400, "", "Invalid"),
             (422, "", "Invalid"),
             (429, "", "TooManyRequests"),

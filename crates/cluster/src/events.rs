@@ -206,6 +206,11 @@ impl Writer {
         };
         match outcome {
             Ok(()) => self.cluster.metrics().event("written", 1),
+            // It goes with all that is in it, and says nothing of our rights.
+            Err(error @ ApiError::Terminating(_)) => {
+                self.cluster.metrics().event("failed", 1);
+                tracing::debug!(%error, "event not written");
+            }
             Err(error) => {
                 self.cluster.metrics().event("failed", 1);
                 let forbidden = matches!(error, ApiError::Forbidden(_));

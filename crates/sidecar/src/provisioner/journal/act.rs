@@ -100,7 +100,9 @@ impl Place {
 /// What an error says of a create.
 fn outcome(error: ApiError) -> Written {
     match error {
-        ApiError::Forbidden(_) | ApiError::NotServed(_) => Written::NotAllowed(error),
+        ApiError::Forbidden(_) | ApiError::Terminating(_) | ApiError::NotServed(_) => {
+            Written::NotAllowed(error)
+        }
         ApiError::TooManyRequests { retry_after, .. } => Written::Busy(retry_after),
         // The name is random: only a request of ours that was repeated on its way can have used it.
         ApiError::Unavailable(_) | ApiError::AlreadyExists(_) => Written::Doubtful(error),
