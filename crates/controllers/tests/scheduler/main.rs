@@ -5,7 +5,7 @@ mod together;
 mod world;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use wharf_cluster::Preconditions;
@@ -120,6 +120,23 @@ async fn provisioning_that_fails_is_begun_again() {
         "running PreBind plugin \"VolumeBinding\": binding volumes: provisioning failed for PVC \"c\"";
     world.told("FailedScheduling", message).await;
     assert_eq!(world.placed(&pod).await, "n1");
+    scheduler.stop().await;
+}
+
+/// A driver without room takes the node off all of a pod's claims, one after the other. That the second has changed is no
+/// news: the pod waits a second, and then two.
+#[tokio::test]
+async fn failures_of_several_claims_have_their_pauses() {
+    let mut world = World::new().await;
+    world.node("n1", None).await;
+    world.provision(4);
+    let (scheduler, begun) = (world.schedule(Settings::default()), Instant::now());
+    for claim in ["a", "b"] {
+        world.claim(claim, MADE, "ReadWriteOnce").await;
+    }
+    let pod = world.pod("p", &["a", "b"], json!({})).await;
+    assert_eq!(world.placed(&pod).await, "n1");
+    assert!(begun.elapsed() >= Duration::from_secs(3), "{:?}", begun.elapsed());
     scheduler.stop().await;
 }
 
