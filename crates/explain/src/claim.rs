@@ -15,6 +15,8 @@ use crate::story::{Said, Step};
 pub(crate) const BINDER: &str = "the volume binder (persistentvolume-binder-controller)";
 /// Who places pods.
 pub(crate) const SCHEDULER: &str = "the scheduler";
+/// Who lets claims go.
+const PROTECTION: &str = "the claim protection controller (pvc-protection-controller)";
 /// Whose turn it is when a volume is gone.
 const RESTORE: &str = "you: delete the claim, or restore the volume object";
 
@@ -112,20 +114,30 @@ fn lost(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts, all: &Fac
 
 /// Why a claim that is to go is still there.
 pub(crate) fn deleting(name: &str, claim: &PersistentVolumeClaim, facts: &ClaimFacts) -> Step {
-    let users = facts.pods.iter().flatten().filter(|pod| uses(pod, claim));
-    let pods: Vec<String> = users.map(|pod| pod.metadata.name.clone()).collect();
+    let users: Vec<&Pod> = facts.pods.iter().flatten().filter(|pod| uses(pod, claim)).collect();
+    let (going, staying): (Vec<&Pod>, Vec<&Pod>) = users.iter().partition(|pod| pod.metadata.is_deleting());
+    let names = |pods: &[&Pod]| {
+        let names: Vec<&str> = pods.iter().map(|pod| pod.metadata.name.as_str()).collect();
+        names.join(", ")
+    };
     let kept = claim.metadata.finalizers.join(", ");
     let says = format!("it is being deleted, and kept by {kept}");
     let guarded = claim.metadata.has_finalizer(finalizer::CLAIM_PROTECTION);
-    let step = match (&facts.pods, pods.is_empty()) {
+    let step = match (&facts.pods, going.first()) {
         (None, _) if guarded => {
             Step::unknown(name, format!("{says}; whether a pod still uses it is not known"))
         }
-        (_, false) => {
-            let says = format!("it is being deleted, and still used by pod {}", pods.join(", "));
+        _ if !staying.is_empty() => {
+            let says = format!("it is being deleted, and still used by pod {}", names(&staying));
             Step::waits(name, says, "you: delete these pods; ended ones count too")
         }
-        (_, true) => Step::waits(name, says, "whoever put these finalizers there"),
+        (_, Some(first)) => {
+            let says =
+                format!("it is being deleted, and still used by pod {}, which is going", names(&going));
+            Step::waits(name, says, format!("node {} (kubelet)", first.spec.node_name))
+        }
+        _ if guarded => Step::waits(name, says, PROTECTION),
+        _ => Step::waits(name, says, "whoever put these finalizers there"),
     };
     step.since(claim.metadata.deletion_timestamp)
 }

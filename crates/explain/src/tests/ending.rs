@@ -156,15 +156,19 @@ fn claims_that_are_kept() {
         of(ClaimFacts { pods, ..facts })
     };
     let protection = "kubernetes.io/pvc-protection";
-    expect("pvc/data", &going(protection, None), Some(State::Unknown), "", "whether a pod still uses it");
-    expect(
-        "pvc/data",
-        &going(protection, Some(vec![])),
-        Some(State::Waits),
-        "whoever",
-        "kept by kubernetes.io",
-    );
-    expect("pvc/data", &going("example.com/f", None), Some(State::Waits), "whoever", "kept by example.com/f");
+    let stays = || user("p", "n", "Running");
+    let mut ends = user("q", "n", "Running");
+    ends.metadata.deletion_timestamp = Some(Time(0));
+    for (finalizer, pods, state, whose, says) in [
+        (protection, None, State::Unknown, "", "whether a pod still uses it"),
+        (protection, Some(vec![stays()]), State::Waits, "you: delete these pods", "still used by pod p"),
+        (protection, Some(vec![ends.clone(), stays()]), State::Waits, "you: delete", "still used by pod p"),
+        (protection, Some(vec![ends]), State::Waits, "node n (kubelet)", "used by pod q, which is going"),
+        (protection, Some(vec![]), State::Waits, "the claim protection controller", "kept by kubernetes.io"),
+        ("example.com/f", None, State::Waits, "whoever", "kept by example.com/f"),
+    ] {
+        expect("pvc/data", &going(finalizer, pods), Some(state), whose, says);
+    }
 }
 
 /// A pod that is to go waits for its node, and that for the drivers of its volumes; its claims have no part in it.

@@ -78,9 +78,11 @@ impl World {
             of == Some(claim.metadata.uid.as_str())
         });
         if claim.metadata.is_deleting() {
-            let whose = match users.iter().any(|pod| placed(&pod)) {
+            let mut here = users.iter().filter(placed);
+            let whose = match here.clone().any(|pod| !pod.metadata.is_deleting()) {
                 true => "you: delete these pods",
-                false => "whoever put these finalizers there",
+                false if here.next().is_some() => "node ",
+                false => "the claim protection controller",
             };
             return Some(Turn::of_claim(claim, whose).saying("it is being deleted"));
         }
