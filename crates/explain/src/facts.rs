@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotContent};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSIDriver, CSINode, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass, Time,
+    CSIDriver, CSINode, Event, Key, Kind, PersistentVolume, PersistentVolumeClaim, StorageClass,
     VolumeAttachment, VolumeGroupSnapshot,
 };
 
@@ -68,21 +68,6 @@ pub struct NodeFacts {
     pub csi_node: Known<CSINode>,
 }
 
-/// An event, as far as stories go.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Told {
-    /// The object it is about, by identity.
-    pub uid: String,
-    /// Whether it is a warning.
-    pub warning: bool,
-    /// Its reason.
-    pub reason: String,
-    /// What it says.
-    pub message: String,
-    /// When it was said last.
-    pub last: Time,
-}
-
 /// All that is known about a subject.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Facts {
@@ -103,7 +88,7 @@ pub struct Facts {
     /// The group that the snapshot is a member of, if it is to go.
     pub group: Known<VolumeGroupSnapshot>,
     /// Events about all of these.
-    pub events: Vec<Told>,
+    pub events: Vec<Event>,
     /// What sidecars and the node tried.
     pub attempts: Vec<Attempt>,
     /// What could not be read, and why.
@@ -114,9 +99,9 @@ impl Facts {
     /// The last warning about an object with one of these reasons; with none, with any.
     pub fn warning<K: Kind>(&self, object: &K, reasons: &[&str]) -> Option<Said> {
         let uid = &object.meta().uid;
-        let about = |told: &&Told| {
+        let about = |told: &&Event| {
             told.warning
-                && told.uid == *uid
+                && told.regarding_uid == *uid
                 && (reasons.is_empty() || reasons.contains(&told.reason.as_str()))
         };
         let last = self.events.iter().filter(about).max_by_key(|told| told.last)?;

@@ -9,11 +9,10 @@ use wharf_model::matching::{class, offered_in, reserved_for};
 use wharf_model::snapshot::{VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent, names};
 use wharf_model::whole::{Node, Pod};
 use wharf_model::{
-    CSINode, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment,
-    VolumeAttributesClass, VolumeGroupSnapshot,
+    CSINode, Event, Key, Kind, OwnerRef, PersistentVolume, PersistentVolumeClaim, StorageClass,
+    VolumeAttachment, VolumeAttributesClass, VolumeGroupSnapshot,
 };
 
-use crate::event::Event;
 use crate::facts::{ClaimFacts, Facts, Known, NodeFacts};
 use crate::subject::{Subject, What};
 use crate::{attach, attempts};
@@ -322,7 +321,7 @@ impl Reading<'_> {
         let namespaces = claims.chain([namespace.to_owned(), "default".to_owned()]);
         for namespace in namespaces.collect::<BTreeSet<_>>() {
             let events = self.list::<Event>(Some(&namespace)).await.unwrap_or_default();
-            self.facts.events.extend(events.into_iter().map(|event| event.told));
+            self.facts.events.extend(events);
         }
     }
 }

@@ -8,7 +8,6 @@ mod attach;
 mod attempts;
 mod changes;
 mod claim;
-mod event;
 pub mod facts;
 pub mod gather;
 mod pod;

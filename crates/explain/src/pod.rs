@@ -3,7 +3,6 @@
 use wharf_model::Time;
 use wharf_model::pod::PodPhase;
 use wharf_model::whole::Pod;
-use wharf_model::whole::container::ContainerStatus;
 
 use crate::facts::{Facts, Known};
 use crate::story::{State, Step};
@@ -64,15 +63,11 @@ fn deleting(name: &str, pod: &Pod, facts: &Facts) -> Vec<Step> {
     let step = Step::waits(name, says, keeper(node, facts));
     let step = step.since(pod.metadata.deletion_timestamp).after(error);
     // Nothing is unmounted before the last container has ended.
-    match statuses(pod).any(|status| status.state.running.is_some()) {
+    match pod.status.own_container_statuses().any(|status| status.state.running.is_some()) {
         true => steps.extend([step].into_iter().chain(drivers)),
         false => steps.extend(drivers.into_iter().chain([step])),
     }
     steps
-}
-
-fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses)
 }
 
 /// Whose turn it is on a node.
@@ -86,7 +81,7 @@ fn keeper(node: &str, facts: &Facts) -> String {
 
 /// What its node makes of it.
 fn on_node(name: &str, pod: &Pod, facts: &Facts) -> Option<Step> {
-    let waiting = statuses(pod).find_map(|status| {
+    let waiting = pod.status.own_container_statuses().find_map(|status| {
         let waiting = status.state.waiting.as_ref()?;
         Some(
             format!("container {} waits: {} {}", status.name, waiting.reason, waiting.message)

@@ -1,10 +1,10 @@
 //! Stories as tables: from what is known to what is said.
 
 use serde_json::{Value, json};
-use wharf_model::Time;
 use wharf_model::whole::Pod;
+use wharf_model::{Event, Time};
 
-use crate::facts::{ClaimFacts, Facts, Known, NodeFacts, Told};
+use crate::facts::{ClaimFacts, Facts, Known, NodeFacts};
 use crate::{Attempt, State, Subject, walk};
 
 mod changes;
@@ -156,12 +156,13 @@ fn the_last_error_is_told() {
             "annotations": {"volume.kubernetes.io/storage-provisioner": "d.csi"}},
         "spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"},
     }));
-    let event = |uid: &str, last: i64, message: &str| Told {
-        uid: uid.into(),
+    let event = |uid: &str, last: i64, message: &str| Event {
+        regarding_uid: uid.into(),
         warning: true,
         reason: "ProvisioningFailed".into(),
         message: message.into(),
         last: Time(last),
+        ..Event::default()
     };
     let mut all = of(facts);
     all.events = vec![event("c", 1, "old"), event("c", 2, "new"), event("other", 3, "not ours")];
@@ -463,12 +464,13 @@ fn pods_on_their_node() {
     assert_eq!(answer("pod/p", &by_hand("Running")), (None, String::new(), "it runs".to_owned()));
     let mut pending = by_hand("Pending");
     expect("pod/p", &pending, Some(State::Waits), "node n (kubelet)", "volumes are mounted");
-    pending.events = vec![Told {
-        uid: "p".into(),
+    pending.events = vec![Event {
+        regarding_uid: "p".into(),
         warning: true,
         reason: "FailedMount".into(),
         message: "volume pv is not a CSI volume".into(),
         last: Time(1),
+        ..Event::default()
     }];
     expect("pod/p", &pending, Some(State::Failed), "node n (kubelet)", "volumes are mounted");
     assert_eq!(last_said("pod/p", &pending).as_deref(), Some("volume pv is not a CSI volume"));

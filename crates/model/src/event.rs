@@ -13,6 +13,8 @@ pub struct Event {
     pub metadata: Meta,
     /// The identity of the object it is about.
     pub regarding_uid: String,
+    /// Whether it is a warning.
+    pub warning: bool,
     /// One word for machines.
     pub reason: String,
     /// A sentence for people.
@@ -41,6 +43,7 @@ impl<'de> Deserialize<'de> for Event {
         Ok(Self {
             metadata: Meta { name, namespace, uid, resource_version, deletion_timestamp, ..Meta::default() },
             regarding_uid: wire.involved_object.uid,
+            warning: wire.kind == "Warning",
             reason: wire.reason,
             message: wire.message,
             last,
@@ -53,6 +56,8 @@ impl<'de> Deserialize<'de> for Event {
 struct Wire {
     metadata: Meta,
     involved_object: WireObject,
+    #[serde(rename = "type", deserialize_with = "nullable")]
+    kind: String,
     #[serde(deserialize_with = "nullable")]
     reason: String,
     #[serde(deserialize_with = "nullable")]
@@ -87,6 +92,14 @@ mod tests {
             let event: Event = serde_json::from_value(event).unwrap();
             assert_eq!(event.last.to_string(), last, "{times}");
             assert_eq!((event.regarding_uid.as_str(), event.reason.as_str()), ("u", "R"));
+        }
+    }
+
+    #[test]
+    fn warnings_are_told_apart() {
+        for (kind, warning) in [(json!("Warning"), true), (json!("Normal"), false), (json!(null), false)] {
+            let event: Event = serde_json::from_value(json!({"type": kind})).unwrap();
+            assert_eq!(event.warning, warning, "{kind}");
         }
     }
 }

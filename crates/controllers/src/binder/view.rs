@@ -115,7 +115,7 @@ pub(super) fn is_waiting(claim: &PersistentVolumeClaim) -> bool {
 
 /// Whether a pod has ended: nothing of it runs, and nothing will.
 pub(super) fn has_ended(pod: &Pod) -> bool {
-    let mut statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
+    let mut statuses = pod.status.own_container_statuses();
     let mut still =
         || statuses.all(|status| status.state.terminated.is_some() || status.state.waiting.is_some());
     pod.has_ended() || (pod.metadata.is_deleting() && still())

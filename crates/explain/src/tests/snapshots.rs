@@ -177,12 +177,13 @@ fn snapshots_that_go() {
         expect("volumesnapshot/s", &facts, Some(state), whose, says);
     }
     let mut facts = going();
-    let event = |uid: &str, message: &str| Told {
-        uid: uid.into(),
+    let event = |uid: &str, message: &str| Event {
+        regarding_uid: uid.into(),
         warning: true,
         reason: "SnapshotDeleteError".into(),
         message: message.into(),
         last: Time(1),
+        ..Event::default()
     };
     facts.events = vec![event("cu", "has dependents")];
     assert_eq!(last_said("volumesnapshot/s", &facts).as_deref(), Some("has dependents"));

@@ -424,6 +424,13 @@ pub struct PodStatus {
     pub ephemeral_container_statuses: Vec<ContainerStatus>,
 }
 
+impl PodStatus {
+    /// The pod's own containers, those that run first at the head.
+    pub fn own_container_statuses(&self) -> impl Iterator<Item = &ContainerStatus> {
+        self.init_container_statuses.iter().chain(&self.container_statuses)
+    }
+}
+
 words! {
     /// What happens when a container ends.
     RestartPolicy {

@@ -81,8 +81,7 @@ pub(super) struct Stopping {
 impl Memory {
     pub(super) fn new(pod: Arc<Pod>, now: Time) -> Self {
         let mut containers: BTreeMap<String, Known> = BTreeMap::new();
-        let statuses = pod.status.init_container_statuses.iter().chain(&pod.status.container_statuses);
-        for status in statuses {
+        for status in pod.status.own_container_statuses() {
             let known = Known { ends: told(status), ..Known::default() };
             containers.insert(status.name.clone(), known);
         }
@@ -103,13 +102,14 @@ impl Memory {
     /// Takes over a container that an agent before us has started.
     pub(super) fn take_over(&mut self, found: &Found) {
         let Found { id, container, attempt, this_boot, state, .. } = found;
-        let statuses = &self.pod.status;
-        let mut statuses = statuses.init_container_statuses.iter().chain(&statuses.container_statuses);
         let of_this_life = |status: &ContainerStatus| {
             status.name == *container && u32::try_from(status.restart_count) == Ok(*attempt)
         };
-        let started =
-            statuses.any(|status| of_this_life(status) && status.started && status.state.running.is_some());
+        let started = self
+            .pod
+            .status
+            .own_container_statuses()
+            .any(|status| of_this_life(status) && status.started && status.state.running.is_some());
         let known = self.containers.entry(container.clone()).or_default();
         known.lives.insert(*attempt, id.clone());
         known.health.started |= started && matches!(state, State::Running { .. });

@@ -27,9 +27,18 @@ pub(super) enum Check {
     /// A program, for success.
     Program(Vec<String>),
     /// A page, for a status from 200 to 399.
-    Page { host: String, port: Port, path: String, headers: Vec<HttpHeader> },
+    Page(Page),
     /// A port, for a connection.
     Connection { host: String, port: Port },
+}
+
+/// A page and where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Page {
+    host: String,
+    port: Port,
+    path: String,
+    headers: Vec<HttpHeader>,
 }
 
 /// A port's number, or why there is none.
@@ -52,25 +61,12 @@ impl Check {
             return Ok(Self::Program(exec.command.clone()));
         }
         if let Some(get) = http_get {
-            return Self::page(get, container);
+            return Page::of(get, container).map(Self::Page);
         }
         if let Some(socket) = tcp_socket {
             return Ok(Self::Connection { host: host(&socket.host), port: port(&socket.port, container) });
         }
         Err(if grpc.is_some() { "gRPC" } else { "a probe of this kind" })
-    }
-
-    fn page(get: &HttpGet, container: &Container) -> Result<Self, &'static str> {
-        if get.scheme == "HTTPS" {
-            return Err("HTTPS");
-        }
-        let slash = if get.path.starts_with('/') { "" } else { "/" };
-        Ok(Self::Page {
-            host: host(&get.host),
-            port: port(&get.port, container),
-            path: format!("{slash}{}", get.path),
-            headers: get.http_headers.clone(),
-        })
     }
 
     /// Asks once.
@@ -82,10 +78,10 @@ impl Check {
                 Ran::TimedOut => Answer::Unwell(format!("command timed out after {}s", limit.as_secs())),
                 Ran::Failed(why) => Answer::Unknown(why),
             },
-            Self::Page { port: Err(why), .. } | Self::Connection { port: Err(why), .. } => {
+            Self::Page(Page { port: Err(why), .. }) | Self::Connection { port: Err(why), .. } => {
                 Answer::Unknown(why.clone())
             }
-            Self::Page { host, port: Ok(port), path, headers } => {
+            Self::Page(Page { host, port: Ok(port), path, headers }) => {
                 let asked = timeout(limit, status(host, *port, path, headers)).await;
                 judge_page(&format!("http://{host}:{port}{path}"), asked.unwrap_or(Err(late())))
             }
@@ -100,17 +96,31 @@ impl Check {
     }
 }
 
+impl Page {
+    /// What is asked for; an error says what is not asked here.
+    fn of(get: &HttpGet, container: &Container) -> Result<Self, &'static str> {
+        if get.scheme == "HTTPS" {
+            return Err("HTTPS");
+        }
+        let slash = if get.path.starts_with('/') { "" } else { "/" };
+        Ok(Self {
+            host: host(&get.host),
+            port: port(&get.port, container),
+            path: format!("{slash}{}", get.path),
+            headers: get.http_headers.clone(),
+        })
+    }
+}
+
 /// Asks for a page whose answer counts for nothing, as long as there is one.
 pub(in crate::pods) async fn knock(
     get: &HttpGet,
     container: &Container,
     limit: Duration,
 ) -> Result<(), String> {
-    let (host, port, path, headers) = match Check::page(get, container) {
-        Ok(Check::Page { host, port, path, headers }) => (host, port?, path, headers),
-        Ok(_) => return Ok(()),
-        Err(what) => return Err(format!("{what} is not asked here: use HTTP")),
-    };
+    let page = Page::of(get, container).map_err(|what| format!("{what} is not asked here: use HTTP"))?;
+    let Page { host, port, path, headers } = page;
+    let port = port?;
     let asked = timeout(limit, status(&host, port, &path, &headers)).await.unwrap_or(Err(late()));
     asked.map(drop).map_err(|error| format!("Get \"http://{host}:{port}{path}\": {error}"))
 }
@@ -189,7 +199,7 @@ mod tests {
     #[test]
     fn what_is_asked() {
         let page = |path: &str, port: Port| {
-            Ok(Check::Page { host: HERE.into(), port, path: path.into(), headers: Vec::new() })
+            Ok(Check::Page(Page { host: HERE.into(), port, path: path.into(), headers: Vec::new() }))
         };
         let socket = |port: Port| Ok(Check::Connection { host: HERE.into(), port });
         for (probe, expected) in [
